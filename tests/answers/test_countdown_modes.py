@@ -13,8 +13,8 @@ from math import factorial
 
 import pytest
 
-from covey.answers import tasks as countdown
-from covey.answers.tasks import canonical
+from covey.answers import tasks
+from covey.answers.tasks import all_countdown_modes, canonical, count_countdown_modes, countdown_modes, evaluate
 from covey.rewards import RewardSettings, find
 
 
@@ -68,13 +68,13 @@ def test_the_modes_and_their_chances_are_those_of_all_expressions(numbers: tuple
     rng = random.Random(0)
     targets = rng.sample(sorted(found), min(len(found), 25))
     for target in [Fraction(0), Fraction(24), *targets]:
-        modes = countdown.all_modes(tuple(Fraction(one) for one in sorted(numbers)), target)
+        modes = all_countdown_modes(tuple(Fraction(one) for one in sorted(numbers)), target)
         counts = {mode: round(chance * total) for mode, chance in modes.items()}
         assert {mode: count for mode, count in counts.items() if count} == dict(found.get(target, Counter()))
         for mode in modes:  # also those that only a leading sign reaches
             assert canonical(mode) == mode
-            assert countdown.evaluate(mode)[0] == target
-            assert sorted(countdown.evaluate(mode)[1]) == sorted(numbers)
+            assert evaluate(mode)[0] == target
+            assert sorted(evaluate(mode)[1]) == sorted(numbers)
 
 
 def test_every_accepted_text_is_exactly_one_mode() -> None:
@@ -87,7 +87,7 @@ def test_every_accepted_text_is_exactly_one_mode() -> None:
         numbers = [rng.randint(1, 6) for _ in range(rng.randint(2, 4))]
         text = spelled(numbers, rng)
         try:
-            reached, used, _ = countdown.evaluate(text)
+            reached, used, _ = evaluate(text)
         except ZeroDivisionError:
             continue
         if reached.denominator != 1 or len(used) != len(numbers):
@@ -95,7 +95,7 @@ def test_every_accepted_text_is_exactly_one_mode() -> None:
         gold = {"numbers": numbers, "target": int(reached)}
         graded = grade(f"<answer>{text}</answer>", {"answer": gold})
         assert (graded.value, graded.mode) == (1.0, canonical(text)), text
-        modes = countdown.modes(gold)
+        modes = countdown_modes(gold)
         assert modes is not None
         assert graded.mode in modes, (text, gold)
         met.setdefault(f"{sorted(numbers)} {reached}", set()).add(str(graded.mode))
@@ -116,27 +116,27 @@ def spelled(numbers: list[int], rng: random.Random) -> str:
 def test_as_many_expressions_as_are_known() -> None:
     """Inequivalent expressions of n different operands: OEIS A140606."""
     for count, expected in enumerate((1, 6, 68, 1170), start=1):
-        shapes = countdown._shapes(count)
+        shapes = tasks._shapes(count)
         ways = [shapes.all_ways[at] for at in shapes.last]
         assert sum((plus > 0) + (minus > 0) for plus, minus in ways) == expected
         assert sum(map(sum, ways)) == shapes.total
 
 
 def test_known_problems() -> None:
-    assert countdown.modes({"numbers": [3, 3, 8, 8], "target": 24}) == {"8/(3-8/3)": pytest.approx(4 / 7680)}
-    assert countdown.modes('{"numbers": [1, 2, 3], "target": 6}') == {
+    assert countdown_modes({"numbers": [3, 3, 8, 8], "target": 24}) == {"8/(3-8/3)": pytest.approx(4 / 7680)}
+    assert countdown_modes('{"numbers": [1, 2, 3], "target": 6}') == {
         "1*2*3": pytest.approx(12 / 192),
         "1+2+3": pytest.approx(12 / 192),
         "2*3/1": pytest.approx(8 / 192),
     }
-    assert countdown.modes({"numbers": [2, 2], "target": 100}) == {}
-    assert countdown.modes({"numbers": [-2, 2], "target": 0}) == {}  # no answer can hold a negative number
-    assert countdown.modes({"numbers": [1] * 6, "target": 6}) is None
-    assert countdown.modes("text") is None
-    assert countdown.modes({"numbers": [0.5, 10**17, 1], "target": 2 * 10**17 + 1}) == {
+    assert countdown_modes({"numbers": [2, 2], "target": 100}) == {}
+    assert countdown_modes({"numbers": [-2, 2], "target": 0}) == {}  # no answer can hold a negative number
+    assert countdown_modes({"numbers": [1] * 6, "target": 6}) is None
+    assert countdown_modes("text") is None
+    assert countdown_modes({"numbers": [0.5, 10**17, 1], "target": 2 * 10**17 + 1}) == {
         "1+100000000000000000/0.5": pytest.approx(2 / 192)
     }
-    assert countdown.count_modes((1, 3, 4, 6), 24) == 1
+    assert count_countdown_modes((1, 3, 4, 6), 24) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 
 from corpus import read_cases
 from covey.answers import Outcome
-from covey.answers.tasks import COLORS, read_graph
-from covey.answers.tasks import graph_coloring_modes as all_modes
+from covey.answers.tasks import COLORS, coloring_modes, read_graph
 from covey.data.tasks.drawing import take
 from covey.data.tasks.graph_coloring import ColoringDifficulty
 from covey.rewards import Graded, RewardSettings, find
@@ -35,7 +34,7 @@ def test_gold_answers_that_cannot_be_read_have_no_modes() -> None:
     cases = read_cases(Path(__file__).parents[1] / "rewards" / "values.jsonl")["graph_coloring"]
     unreadable = [case["gold"] for case in cases if case["verdict"] == [None, "unparsable_gold"]]
     assert len(unreadable) == 12
-    assert [all_modes(gold) for gold in [*unreadable, "[" * 100_000]] == [None] * 13
+    assert [coloring_modes(gold) for gold in [*unreadable, "[" * 100_000]] == [None] * 13
 
 
 def test_colours_that_are_null_are_not_given() -> None:
@@ -54,7 +53,7 @@ def test_the_modes_are_all_right_assignments_with_equal_chances() -> None:
                 right.add(" ".join(f"{name}={full[name]}" for name in gold["vertices"]))
                 answer = " ".join(f"{name}={full[name]}" for name in reversed(hidden))
                 assert graded(answer, problem.answer).mode in right
-        found = all_modes(problem.answer)
+        found = coloring_modes(problem.answer)
         assert found == dict.fromkeys(right, pytest.approx(3 ** -len(hidden)))
         assert len(right) == problem.modes
         assert graded(problem.solution, problem.answer).value == 1.0

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from covey.answers import extract_prediction
-from covey.answers.maths import notation as latex
+from covey.answers.maths import notation
 from covey.answers.maths.notation import tidy
 
 RUNAWAY = {
@@ -42,7 +42,7 @@ def test_commands_that_never_close_are_tidied_in_linear_time(text: str, monkeypa
     """Counted: scanning every command to the end of the text would take thousands of searches for a closing brace."""
     calls = itertools.count()
     for name in ("closing_brace", "_closing_parenthesis"):
-        search = getattr(latex, name)
-        monkeypatch.setattr(latex, name, lambda *given, search=search: (next(calls), search(*given))[1])
+        search = getattr(notation, name)
+        monkeypatch.setattr(notation, name, lambda *given, search=search: (next(calls), search(*given))[1])
     tidy(text * (3_900 // len(text)))
     assert next(calls) <= 60

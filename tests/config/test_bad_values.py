@@ -19,8 +19,7 @@ from covey.cli.config_arguments import check_names
 from covey.cli.main import main
 from covey.config import build, compose, known_keys, load
 from covey.config.aliases.aliases import table
-from covey.config.groups import training as snapshot
-from covey.config.groups.training import CHOICES, OWNED_ELSEWHERE, RANGES
+from covey.config.groups.training import CHOICES, OWNED_ELSEWHERE, RANGES, training_fields
 from covey.config.keys import GROUPS
 from covey.config.values import members
 from covey.errors import ConfigError, CoveyError, ModelError
@@ -233,7 +232,7 @@ def test_long_and_multi_line_texts_where_allowed() -> None:
 
 def test_every_field_of_trl_has_limits() -> None:
     """A new field of TRL's needs an entry: a number its range, a text its choices or none."""
-    fields = {name: field for name, field in snapshot.fields().items() if name not in OWNED_ELSEWHERE}
+    fields = {name: field for name, field in training_fields().items() if name not in OWNED_ELSEWHERE}
     numbers = {name for name, field in fields.items() if is_number(field.type)}
     assert numbers == set(RANGES)
     texts = {name for name, field in fields.items() if "str" in members(field.type) and not field.choices}
@@ -325,7 +324,7 @@ def test_trl_accepts_the_rest_or_rejects_it_in_one_paragraph(tmp_path: Path) -> 
 
     chance, tried = random.Random(5), 0
     every = [*FROM_PYTHON, *(choice for found in CHOICES.values() for choice in found)]
-    for name in snapshot.fields():
+    for name in training_fields():
         if name in OWNED_ELSEWHERE:
             continue
         for value in chance.sample(every, len(every)):

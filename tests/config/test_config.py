@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from covey.config import TrainingConfig, build, check_geometry, differences, load, to_yaml
-from covey.config.groups.training import fields
+from covey.config.groups.training import training_fields
 from covey.errors import ConfigError
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "training_fields.py"
@@ -322,7 +322,7 @@ def test_a_config_is_frozen_and_can_be_copied():
         _ = config.training.nonsense
     with pytest.raises(AttributeError, match="top level"):
         _ = config.training.seed
-    assert config.training.vllm_mode == fields()["vllm_mode"].default
+    assert config.training.vllm_mode == training_fields()["vllm_mode"].default
 
 
 def test_derived_names_and_sizes():

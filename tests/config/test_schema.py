@@ -12,7 +12,7 @@ from completed import completed
 from covey.answers import EXTRACTORS
 from covey.config import Config, build, document, known_keys
 from covey.config.groups import dataset as covey_dataset
-from covey.config.groups.training import OWNED_ELSEWHERE, PATH, fields
+from covey.config.groups.training import FIELDS_FILE, OWNED_ELSEWHERE, training_fields
 from covey.errors import ConfigError
 from load_scripts import load_script
 
@@ -36,7 +36,7 @@ def test_every_key_is_documented():
 
 def test_values_that_are_written_twice_agree():
     assert tuple(EXTRACTORS) == covey_dataset.EXTRACTORS
-    assert set(OWNED_ELSEWHERE) <= set(fields())
+    assert set(OWNED_ELSEWHERE) <= set(training_fields())
     assert isinstance(build({"dataset": {"task": "arithmetic"}}), Config)
 
 
@@ -53,5 +53,5 @@ def test_the_snapshot_is_the_installed_trl():
     """Names, types, defaults and choices."""
     script = load_script("scripts/training_fields.py")
     installed = json.loads(json.dumps(script.snapshot()["fields"]))
-    written = json.loads(PATH.read_text(encoding="utf-8"))["fields"]
+    written = json.loads(FIELDS_FILE.read_text(encoding="utf-8"))["fields"]
     assert written == installed, f"run `python {SCRIPT.name}` in scripts/ after changing the version of TRL"

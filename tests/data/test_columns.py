@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from covey import data
-from covey.answers.tasks import graph_coloring_modes as modes
+from covey.answers.tasks import coloring_modes
 from covey.config import DatasetConfig
 from covey.data.columns import number_of_modes
 from covey.errors import DataError
@@ -238,7 +238,7 @@ def test_an_answer_that_is_a_graph_becomes_json_text(tmp_path: Path) -> None:
     graphs = [{"vertices": "AB", "edges": ["AB"], "given": {name: "red"}} for name in "ABBA"]
     rows = [{"question": f"q {i}", "answer": graph} for i, graph in enumerate(graphs)]
     loaded = load_file(write_jsonl(tmp_path / "x.jsonl", rows)).train
-    assert {len(modes(row["answer"]) or ()) for row in loaded} == {2}
+    assert {len(coloring_modes(row["answer"]) or ()) for row in loaded} == {2}
 
 
 def test_the_error_suggests_the_nearest_column(tmp_path: Path) -> None:

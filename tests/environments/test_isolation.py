@@ -14,7 +14,8 @@ import pytest
 
 import hostile_environments
 from covey.environments.contract import EnvironmentSource
-from covey.environments.runner import EnvironmentRunner, ToolError, control_of
+from covey.environments.runner import EnvironmentRunner, control_of
+from covey.environments.workers.calls import ToolError
 from covey.environments.workers.messages import MAX_TEXT
 from living_processes import all_end, lives
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from covey.config.groups.objectives import LENGTH_FORMS
+from covey.config.groups.objectives import MAXENT_LOSSES
 from covey.errors import ConfigError
 from covey.objective import GRPO, MaxEnt, maxent_weights
 from covey.objective.interface import check_objective
@@ -218,7 +218,7 @@ def decide(objective: MaxEnt, given: dict[str, Any], **more: Any) -> tuple[torch
     return advantages, dict(metrics)
 
 
-@pytest.mark.parametrize("loss_type", LENGTH_FORMS)
+@pytest.mark.parametrize("loss_type", MAXENT_LOSSES)
 @pytest.mark.parametrize("normalized", [True, False])
 def test_advantages_are_minus_the_gradients(loss_type: str, normalized: bool) -> None:
     """Of the loss, summed over groups, with respect to each completion's log-probability, reduced as in the loss."""

@@ -13,8 +13,7 @@ from trl.rewards import think_format_reward
 from corpus import Case, assert_verdicts, read_cases
 from covey.answers import Outcome
 from covey.rewards import Graded, RewardSettings, find, get_reward
-from covey.rewards.library import answers as correctness
-from covey.rewards.library import length
+from covey.rewards.library import answers, length
 from covey.rewards.library.answers import think_format
 
 DEFAULT = RewardSettings()
@@ -93,9 +92,9 @@ def test_repetition_is_scaled() -> None:
     ],
 )
 def test_the_reward_of_every_outcome(monkeypatch: pytest.MonkeyPatch, outcome: Outcome, value: float | None) -> None:
-    monkeypatch.setattr(correctness, "grade_math", lambda *given, question: outcome)
-    assert correctness.accuracy(RIGHT, {"answer": "2"}, DEFAULT) == Graded(value, outcome)
-    assert set(correctness.VALUES) == set(Outcome)
+    monkeypatch.setattr(answers, "grade_math", lambda *given, question: outcome)
+    assert answers.accuracy(RIGHT, {"answer": "2"}, DEFAULT) == Graded(value, outcome)
+    assert set(answers.VALUES) == set(Outcome)
 
 
 def test_accuracy_does_mathematics() -> None:

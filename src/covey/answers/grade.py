@@ -1,9 +1,4 @@
-"""Outcomes; a completion against its gold answer.
-
-The outcomes of grading a completion.
-
-Grading a completion against the gold answer, as a typed outcome.
-"""
+"""Grading a completion against the gold answer, with a typed outcome."""
 
 from __future__ import annotations
 

@@ -1,15 +1,10 @@
-"""An answer in words; what a text denies.
+"""The answer of a text in words, without tags and boxes, and what the text denies.
 
-Values that a text denies ("not 5", "(C) is wrong"), and alternatives ("or 6").
-
-A denied value is replaced by `DENIED` before a text is read, so that it cannot be taken for the answer.
-
-Finding the answer of a text in words, without tags and boxes.
-
-A statement is explicit ("the answer is", "Answer:", "the correct option is", `####`). The last one counts, unless it is
-corrected ("No, 6"). Without a statement the last sentence with a value is read. Alternatives ("5 or 6") are kept
-together, and nothing is taken from a denial or a bound ("not 5", "more than 5"). Every pattern is linear in the length
-of a text with collapsed white space.
+A denied value ("not 5", "(C) is wrong") is replaced by `DENIED` before a text is read, so that it cannot be taken for
+the answer. A statement is explicit ("the answer is", "Answer:", "the correct option is", `####`). The last one counts,
+unless it is corrected ("No, 6"). Without a statement the last sentence with a value is read. Alternatives ("5 or 6")
+are kept together, and nothing is taken from a bound ("more than 5"). Every pattern is linear in the length of a text
+with collapsed white space.
 """
 
 from __future__ import annotations
@@ -154,7 +149,7 @@ def possibilities(sentence: str) -> str | None:
 
 def _bare(value: str) -> str:
     found = MATH.fullmatch(value)
-    return next(content for content in found.groups() if content is not None) if found else value
+    return _content(found) if found else value
 
 
 _STATEMENT = 400  # characters after "the answer is" that can hold the answer
@@ -219,7 +214,7 @@ _LEAD = re.compile(  # what may come between "the answer is" and the answer
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"[^\W\d_](?:[^\W\d_]| ){2,30}:\s+(?=\S)")
-_SENTENCE_VALUE = re.compile(r"\d|\\[a-zA-Z(\[]|\$")
+_VALUE_SIGN = re.compile(r"\d|\\[a-zA-Z(\[]|\$")
 _OPERATOR = re.compile(r"[-+*/^=<>]")
 _OR = re.compile(r"\bor\b(?: (?:more|less|fewer)\b|[^.\n]{0,40}?(?:\d|\\[a-zA-Z]|\([A-J]\)))")
 _CHANGED = re.compile(  # "18 point five", "18 in hex", "18 degrees below zero", "18 half dozen"
@@ -278,7 +273,7 @@ def stated(text: str, *, entire: bool = False, tagged: bool = False) -> str | No
         if value is not None and not _states_value(value):
             words = value.split()
             kept = not _NO_ANSWER.match(value) and not (tagged and len(words) > 1)
-            value = value if kept and not _SENTENCE_VALUE.search(text, begin + len(value)) else None
+            value = value if kept and not _VALUE_SIGN.search(text, begin + len(value)) else None
         if value is not None:
             break
     if value is None and not entire:
@@ -313,7 +308,7 @@ def guessed(text: str, *, tagged: bool = False) -> str | None:
             return value
         label = _LABEL.match(text)
         lead = _LEAD.match(text)
-        text = text[lead.end() :] if lead and _SENTENCE_VALUE.match(text, lead.end()) else text
+        text = text[lead.end() :] if lead and _VALUE_SIGN.match(text, lead.end()) else text
         return text if label is None else _at(text[label.end() :])
     sentences = [part for part in _SENTENCES.split(text[-_STATEMENT:]) if part.strip()]
     if sentences and _PLAN.match(sentences[-1]) and not _IS.search(sentences[-1]):
@@ -321,7 +316,7 @@ def guessed(text: str, *, tagged: bool = False) -> str | None:
     for sentence in reversed(sentences):
         if value := possibilities(sentence) or _predicate(sentence) or _chosen(sentence):
             return value
-        if _SENTENCE_VALUE.search(sentence) or DENIED in sentence:
+        if _VALUE_SIGN.search(sentence) or DENIED in sentence:
             break
     return _last(text) or (_words(sentences[-1], 1 if tagged else 3) if sentences else None)
 
@@ -363,14 +358,14 @@ def _within(sentence: str) -> str | None:
             return _joined(value, environment)[0]
         if value and _is_bare(value):
             return value
-    return _last(sentence) or (sentence if _SENTENCE_VALUE.search(sentence) else None)
+    return _last(sentence) or (sentence if _VALUE_SIGN.search(sentence) else None)
 
 
 def _beginning(sentence: str) -> str | None:
     """The text before a sentence's first word: `12` of "12 in all"; all of "12 or perhaps 13", which is a choice."""
     word = _PROSE.search(_TEXT_COMMAND.sub(lambda found: "\\" * len(found.group()), sentence))
     value = re.sub(r"(?:[\s,;:(*-]|\b(?:and|or)$)+$", "", sentence[: word.start()] if word else sentence)
-    if not _SENTENCE_VALUE.search(value) and not _CHOICE.fullmatch(value):
+    if not _VALUE_SIGN.search(value) and not _CHOICE.fullmatch(value):
         return None
     return sentence if _OR.search(sentence, len(value)) or _CHANGED.match(sentence, len(value)) else value
 
@@ -415,7 +410,7 @@ def _value_after(sentence: str, begin: int) -> str | None:
         return aside[1]
     if _CHOICE.fullmatch(value) or (_OPERATOR.search(value) and _states_value(value) and _is_bare(value)):
         return value
-    if not _SENTENCE_VALUE.search(value):
+    if not _VALUE_SIGN.search(value):
         return None
     return value if _is_bare(value) else _beginning(value)
 
@@ -439,16 +434,16 @@ def _words(sentence: str, most: int) -> str | None:
 
 def _joined(text: str, first: re.Match[str]) -> tuple[str, int]:
     """The content of an environment and of those joined to it by "and", "or" or a comma, and where they end."""
-    contents, end = [_content(first)], first.end()
+    contents, end = [_content(first).strip()], first.end()
     while (join := _JOIN.match(text, end)) and (following := MATH.match(text, join.end())):
-        contents.append(_content(following))
+        contents.append(_content(following).strip())
         end = following.end()
     percent = PERCENT.match(text, end)
     return ", ".join(contents) + (r"\%" if percent else ""), end
 
 
 def _content(found: re.Match[str]) -> str:
-    return next(value for value in found.groupdict().values() if value is not None).strip()
+    return next(value for value in found.groups() if value is not None)
 
 
 def _is_bare(text: str) -> bool:

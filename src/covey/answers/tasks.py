@@ -1,22 +1,9 @@
-"""Countdown and colouring: every right answer, canonical forms.
+"""Tasks whose right answers are all known, countdown and graph colouring: reading an answer, its mode, and all modes.
 
-When two arithmetic expressions are one answer: their canonical form; and reading them, never by `eval`.
-
-Two expressions are one answer if one becomes the other by changing the order of terms or factors, by moving parentheses
-that make no difference, and by moving signs: `3+5`, `5+3` and `(5)+3` are one; so are `8-(3-2)` and `8-3+2`, `6/(3/2)`
-and `6*2/3`, `(4-1)*(2-5)` and `(1-4)*(5-2)`. Nothing is multiplied out or worked out: `2*1` and `2/1` stay two answers,
-and so do `2*3+2*4` and `2*(3+4)`.
-
-Gold answers that are data: JSON text, or what it stands for.
-
-The countdown game: a target out of given numbers. Reading answers, and every right answer of a problem.
-
-Completing a partial colouring of a graph with three colours: reading answers, and every right answer of a problem.
-
-Gold answers are JSON text (or mappings) such as `{"vertices": "ABCD", "edges": ["AB", "BC"], "given": {"A": "red"}}`:
-vertices are single letters, and an edge is the two that it joins.
-
-Tasks whose right answers are all known: reading an answer, its mode, and every mode of a problem.
+Two arithmetic expressions are one answer if one becomes the other by changing the order of terms or factors, by moving
+parentheses that make no difference, and by moving signs: `3+5`, `5+3` and `(5)+3` are one; so are `8-(3-2)` and
+`8-3+2`, `6/(3/2)` and `6*2/3`, `(4-1)*(2-5)` and `(1-4)*(5-2)`. Nothing is multiplied out or worked out: `2*1` and
+`2/1` stay two answers, and so do `2*3+2*4` and `2*(3+4)`.
 """
 
 from __future__ import annotations
@@ -37,9 +24,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 from covey.answers.maths.expression import Node, parse
 
-_NUMBER_TEXT = r"\d{1,18}(?:\.\d{1,18})?(?![\d.])"
+_DECIMAL = r"\d{1,18}(?:\.\d{1,18})?"
+_SIGNED_DECIMAL = re.compile(rf"-?{_DECIMAL}", re.ASCII)
 _ARITHMETIC = re.compile(  # numbers between operators: neither a product without its sign nor a power
-    rf"(?:[-+(\s]{{0,100}}{_NUMBER_TEXT}[)\s]*(?:[-+*/](?=.)|$))+", re.ASCII | re.DOTALL
+    rf"(?:[-+(\s]{{0,100}}{_DECIMAL}(?![\d.])[)\s]*(?:[-+*/](?=.)|$))+", re.ASCII | re.DOTALL
 )
 _SIGNS = str.maketrans("\u00d7\u00b7\u22c5\u2217\u00f7\u2215\u2212\u2013", "****//--")
 _LATEX = {r"\times": "*", r"\cdot": "*", r"\div": "/", r"\left": "", r"\right": "", "$": ""}
@@ -62,7 +50,7 @@ class Arithmetic(Protocol):
 T = TypeVar("T", bound=Arithmetic)
 
 
-def read(expression: str, number: Callable[[Fraction], T]) -> tuple[T, str | None]:
+def read_expression(expression: str, number: Callable[[Fraction], T]) -> tuple[T, str | None]:
     """An arithmetic expression, and the text after its equals sign; None without one.
 
     Args:
@@ -97,12 +85,12 @@ def canonical(expression: str) -> str:
     """A text that is the same for two expressions exactly when they are one answer; itself such an expression.
 
     Args:
-        expression: as in `read`; what follows an equals sign is left out.
+        expression: as in `read_expression`; what follows an equals sign is left out.
 
     Raises:
         UnreadableExpressionError: it is not arithmetic.
     """
-    return str(read(expression, Form.of)[0])
+    return str(read_expression(expression, Form.of)[0])
 
 
 _EXACT = Context(prec=80)  # of numbers with up to 18 digits before and after the point
@@ -215,7 +203,6 @@ MOST_NUMBERS = 5
 """Up to so many numbers all right answers of a problem are enumerated: five make 27,142 expressions that differ."""
 
 _APPLY: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType({"+": add, "-": sub, "*": mul, "/": truediv})
-_COUNTDOWN_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?", re.ASCII)
 _PRIME = 2**61 - 1
 
 
@@ -232,48 +219,48 @@ def evaluate(expression: str) -> tuple[Fraction, list[Fraction], Fraction | None
         numbers.append(value)
         return value
 
-    value, stated = read(expression, number)
+    value, stated = read_expression(expression, number)
     if stated is None:
         return value, numbers, None
-    if not _COUNTDOWN_NUMBER.fullmatch(stated := stated.strip().removesuffix(".")):
+    if not _SIGNED_DECIMAL.fullmatch(stated := stated.strip().removesuffix(".")):
         raise UnreadableExpressionError
     return value, numbers, Fraction(stated)
 
 
-def read_task(gold: Any) -> tuple[list[Fraction], Fraction] | None:
-    """The numbers and the target of a gold answer; None where it has another format."""
+def read_countdown(gold: Any) -> tuple[list[Fraction], Fraction] | None:
+    """The numbers and the target of a gold answer of countdown; None where it has another format."""
     gold = read_json(gold)
     if not isinstance(gold, Mapping) or not isinstance(gold.get("numbers"), list | tuple):
         return None
     values = [*gold["numbers"], gold.get("target")]
     plain = (isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    if len(values) < 2 or not all(plain) or not all(_COUNTDOWN_NUMBER.fullmatch(str(value)) for value in values):
+    if len(values) < 2 or not all(plain) or not all(_SIGNED_DECIMAL.fullmatch(str(value)) for value in values):
         return None
     *numbers, target = (Fraction(str(value)) for value in values)
     return numbers, target
 
 
-def modes(gold: Any) -> Mapping[str, float] | None:
-    """Every right answer of a problem by its canonical form (`expressions.canonical`), with its chance.
+def countdown_modes(gold: Any) -> Mapping[str, float] | None:
+    """Every right answer of a countdown problem by its canonical form (see `canonical`), with its chance.
 
     That is the probability of a uniformly random expression: the numbers in a random order, in a random binary tree,
     with a random operator of the four at each node.
 
     Args:
-        gold: see `read_task`.
+        gold: see `read_countdown`.
 
     Returns:
         None where it cannot be read, or has more than `MOST_NUMBERS` numbers.
     """
-    task = read_task(gold)
+    task = read_countdown(gold)
     if task is None or len(task[0]) > MOST_NUMBERS:
         return None
-    return all_modes(tuple(sorted(task[0])), task[1])
+    return all_countdown_modes(tuple(sorted(task[0])), task[1])
 
 
 @lru_cache(maxsize=4096)
-def all_modes(numbers: tuple[Fraction, ...], target: Fraction) -> Mapping[str, float]:
-    """As `modes`, of at most `MOST_NUMBERS` numbers."""
+def all_countdown_modes(numbers: tuple[Fraction, ...], target: Fraction) -> Mapping[str, float]:
+    """As `countdown_modes`, of at most `MOST_NUMBERS` numbers."""
     shapes = _shapes(len(numbers))
     values = shapes.values(numbers)
     ways = shapes.ways(values) if 0 in values else shapes.all_ways
@@ -284,8 +271,8 @@ def all_modes(numbers: tuple[Fraction, ...], target: Fraction) -> Mapping[str, f
 
 
 @lru_cache(maxsize=1 << 16)
-def count_modes(numbers: tuple[int, ...], target: int) -> int:
-    """How many different right answers a problem has. Problems of few digits are drawn again and again: cached."""
+def count_countdown_modes(numbers: tuple[int, ...], target: int) -> int:
+    """How many different right answers a countdown problem has. Those of few digits are drawn again and again."""
     exact, shapes = [Fraction(number) for number in numbers], _shapes(len(numbers))
     return len({mode for _, _, mode in _right(shapes, shapes.values(exact), exact, Fraction(target))})
 
@@ -458,7 +445,11 @@ class Graph:
 
 
 def read_graph(gold: Any) -> Graph | None:
-    """The graph of a gold answer; None where it has another format."""
+    """The graph of a gold answer, None where it has another format.
+
+    It is JSON text, or what it stands for, such as `{"vertices": "ABC", "edges": ["AB", "BC"], "given": {"A": "red"}}`:
+    vertices are single letters, and an edge is the two that it joins.
+    """
     gold = read_json(gold)
     if not isinstance(gold, Mapping):
         return None
@@ -542,19 +533,19 @@ def colorings(graph: Graph) -> list[tuple[str, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def graph_coloring_all_modes(graph: Graph) -> Mapping[str, float]:
+def all_coloring_modes(graph: Graph) -> Mapping[str, float]:
     """Every right answer (see `mode_of`) with its chance (see `Graph.chance`)."""
     return {mode_of(graph, coloring): graph.chance for coloring in colorings(graph)}
 
 
-def graph_coloring_modes(gold: Any) -> Mapping[str, float] | None:
-    """As `all_modes`, of a gold answer; None where it cannot be read."""
+def coloring_modes(gold: Any) -> Mapping[str, float] | None:
+    """As `all_coloring_modes`, of a gold answer; None where it cannot be read."""
     graph = read_graph(gold)
-    return None if graph is None else graph_coloring_all_modes(graph)
+    return None if graph is None else all_coloring_modes(graph)
 
 
 MODES: Mapping[str, Callable[[Any], Mapping[str, float] | None]] = MappingProxyType(
-    {"countdown": modes, "graph_coloring": graph_coloring_modes}
+    {"countdown": countdown_modes, "graph_coloring": coloring_modes}
 )
 """By grader: from a problem's gold answer to all its modes, each with the probability of a uniformly random well-formed
 answer; None where they are not known."""

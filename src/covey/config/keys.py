@@ -1,11 +1,4 @@
-"""All dotted keys with types, nearest key; what a file or a line sets.
-
-All dotted keys with their types, and the nearest ones to an unknown key.
-
-What a recipe, a user's config group or a command line sets: keys as written, and Covey's own keys.
-
-Versions that a dry run needs without importing PyTorch or TRL; a test compares them with TRL.
-"""
+"""All dotted keys with their types, the nearest ones to an unknown key, and what a file or a command line sets."""
 
 from __future__ import annotations
 
@@ -17,7 +10,6 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from covey.config.groups import training as snapshot
 from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, HardDifficultyConfig, MixtureConfig
 from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.model import LoraConfig, ModelConfig
@@ -25,7 +17,7 @@ from covey.config.groups.objectives import KLConfig, ObjectiveConfig
 from covey.config.groups.rewards import CodeConfig, RewardModelConfig, RewardsConfig
 from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig, SlurmConfig
 from covey.config.groups.sampling import RolloutConfig, SpeedConfig
-from covey.config.groups.training import OWNED_ELSEWHERE, TrainingConfig
+from covey.config.groups.training import OWNED_ELSEWHERE, TrainingConfig, training_fields
 from covey.config.schema import Config
 from covey.config.values import BadKeyError, is_mapping_kind
 from covey.config.yaml import MAX_DEPTH
@@ -66,7 +58,7 @@ def kinds() -> Mapping[str, str]:
     for prefix, group in {"": Config, **GROUPS}.items():
         dot = f"{prefix}." if prefix else ""
         if group is TrainingConfig:
-            names = {n: f.type for n, f in snapshot.fields().items() if n not in OWNED_ELSEWHERE}
+            names = {n: f.type for n, f in training_fields().items() if n not in OWNED_ELSEWHERE}
         else:
             names = {item.name: str(item.type) for item in dataclasses.fields(group)}
         found |= {dot + name: kind for name, kind in names.items() if dot + name not in GROUPS}

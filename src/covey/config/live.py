@@ -1,8 +1,8 @@
 """Which of the keys that a person sets have an effect in a run, and what would give the others one.
 
-A field says when, beside its definition (`option(live=…)`, `training_live.LIVE`), by an expression over the config such
-as `"training.beta != 0 and objective.name != 'maxent'"`: comparisons, `and`, `or`, `not`, literals, dotted keys and
-properties of groups, and the facts below.
+A field says when, beside its definition (`option(live=…)`; TRL's: `LIVE` in `groups/training.py`), by an expression
+over the config such as `"training.beta != 0 and objective.name != 'maxent'"`: comparisons, `and`, `or`, `not`,
+literals, dotted keys and properties of groups, and the facts below.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
-from covey.config.groups import training as snapshot
-from covey.config.groups.training import LIVE, NEVER, TrainingConfig
+from covey.config.groups.training import LIVE, NEVER, TrainingConfig, training_fields
 from covey.config.keys import GROUPS, Setting, Source, Written, kinds
 from covey.config.schema import Config
 from covey.config.values import BadKeyError, both, members, show
@@ -129,7 +128,7 @@ def _declared() -> Mapping[str, _Declared]:
         for item in dataclasses.fields(group) if group is not TrainingConfig else ():
             live = both(group.LIVE, item.metadata.get("live", ""))  # type: ignore[attr-defined]
             found[f"{prefix}.{item.name}".lstrip(".")] = _Declared(live, bool(item.metadata.get("refused")))
-    for name in snapshot.fields():
+    for name in training_fields():
         found[f"training.{name}"] = (
             _Declared("False", never=NEVER[name]) if name in NEVER else _Declared(LIVE.get(name, ""))
         )

@@ -1,9 +1,4 @@
-"""One value against a type and bounds; BadKeyError.
-
-Checking one value against a type written as text (`"int | None"`), as annotations and the snapshot have it.
-
-The base of the schema: a field with its bounds, and a frozen group that checks its fields.
-"""
+"""Checking one value against a type written as text (`"int | None"`) and bounds; the base of all config groups."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Where vLLM runs; which adapters it takes.
-
-Where vLLM runs, as far as the config alone decides it. No torch.
-
-Which adapters vLLM takes alone, as far as their config says, and the options with which it does. No torch.
-
-Whether a run's own engine samples beside training (`training.staleness`), and on which GPU. No torch.
-"""
+"""Where vLLM runs, and which adapters it takes alone, as far as the config decides it. No torch."""
 
 from __future__ import annotations
 
@@ -14,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from covey.config.groups import training as snapshot
+from covey.config.groups.training import training_fields
 from covey.config.schema import Config
 
 LOCAL_HOSTS = ("0.0.0.0", "127.0.0.1", "localhost", "::", "::1")  # the first is TRL's default, for this machine
@@ -63,7 +56,7 @@ def colocated_share(config: Config) -> float | None:
         return None
     share = float(training.vllm_gpu_memory_utilization)
     if leaves_place_open(config) and share > LARGE_SHARE and not training.vllm_enable_sleep_mode:
-        return float(snapshot.fields()["vllm_gpu_memory_utilization"].default)
+        return float(training_fields()["vllm_gpu_memory_utilization"].default)
     return share
 
 

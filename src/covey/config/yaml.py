@@ -1,10 +1,7 @@
-"""Limits of a YAML text, and what is wrong with one.
+"""Limits on the size and depth of a YAML text, and what is wrong with one, in the words of someone who writes a config.
 
-Limits on the size and depth of a YAML text, checked event by event before anything is built.
-
-A few lines of aliases can expand to billions of values ("billion laughs"), and deep nesting breaks recursive readers.
-
-What is wrong with a text that is not YAML, in the words of someone who writes a config.
+A few lines of aliases can expand to billions of values ("billion laughs"), and deep nesting breaks recursive readers:
+a text is checked event by event before anything is built.
 """
 
 from __future__ import annotations

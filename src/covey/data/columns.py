@@ -1,9 +1,4 @@
-"""Rows to prompt and answer; tables with origins.
-
-What a run needs of its rows.
-
-Converting raw rows into training rows: a conversation in `prompt`, and in `answer` the extracted answer, if any.
-"""
+"""From raw rows to training rows: a conversation in `prompt`, and in `answer` the extracted answer, if any."""
 
 from __future__ import annotations
 

@@ -1,14 +1,7 @@
-"""Entry point: rows and held-out sets; too long prompts; rows from Python.
+"""Data for a run: a dataset config and a seed become training rows and held-out sets, within a length in tokens.
 
-The entry point: a dataset config and a seed become training rows and held-out sets.
-
-Dropping or truncating prompts that are too long in tokens.
-
-The tokenizer belongs to a higher layer, so callers pass what needs it as functions.
-
-A file of prompts to complete, read as training reads its data.
-
-Rows that a Python program gives: written to files, so that a run's config can name its data and the run resumes.
+The tokenizer belongs to a higher layer, so callers pass what needs it as functions. Rows that a Python program gives
+are written to files, so that a run's config can name its data and the run resumes.
 """
 
 from __future__ import annotations
@@ -275,14 +268,14 @@ def _with_prompts(rows: datasets.Dataset, prompts: Sequence[Conversation]) -> da
     return changed.with_format(**rows.format) if rows.format["type"] is not None else changed
 
 
-_KEY = "FILE"
-"""What `covey generate` calls it."""
+_PROMPTS_FILE = "FILE"
+"""What `covey generate` calls a file of prompts."""
 
 
 def read_prompts(
     name: str, column: str | None = None, environment: EnvironmentConfig | None = None
 ) -> list[dict[str, Any]]:
-    """The rows of a file, each with its prompt, a text or messages, as `prompt`.
+    """The rows of a file of prompts to complete, read as training reads its data; `prompt` is a text or messages.
 
     Args:
         name: of a data file, as `dataset.path` takes one; any other is text with one prompt per line.
@@ -292,10 +285,10 @@ def read_prompts(
     Raises:
         DataError: the file cannot be read, or a row has no prompt.
     """
-    path = find_path(name, _KEY)
+    path = find_path(name, _PROMPTS_FILE)
     if not path.name.lower().endswith(DATA_FILES):
-        return _lines(path)
-    table = read_files([path], _KEY)
+        return _text_rows(path)
+    table = read_files([path], _PROMPTS_FILE)
     found = column if column is not None and table.has(column) else usual_column(table, PROMPT_NAMES)
     if found is None:
         raise DataError(
@@ -314,7 +307,7 @@ def read_prompts(
     return [{**row, "prompt": prompt} for row, prompt in zip(rows, prompts, strict=True)]
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _text_rows(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -327,7 +320,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 _NARROW = ("float16", "float32")
-_KEYS = {"train": "dataset.path", "test": "dataset.test_path"}
+_SPLIT_KEYS = {"train": "dataset.path", "test": "dataset.test_path"}
 _WANTED = (
     "give a list of rows such as {'prompt': '2 + 2', 'answer': '4'}, a mapping of columns to lists, a datasets.Dataset "
     "or a pandas.DataFrame; or {'train': …, 'test': …} of these"
@@ -350,19 +343,19 @@ def write_rows(data: Any, folder: Path) -> dict[str, str]:
         RunDirectoryError: a file cannot be written.
     """
     splits = dict(data) if isinstance(data, Mapping) and "train" in data else {"train": data}
-    if unknown := [name for name in splits if name not in _KEYS]:
+    if unknown := [name for name in splits if name not in _SPLIT_KEYS]:
         raise DataError(
             f"data has the part {unknown[0]!r} besides train: the rows to train on are called train, held-out ones "
             "test."
         )
     texts = {
-        name: _given_lines(rows, "data" if splits.keys() == {"train"} else f"data[{name!r}]")
+        name: _json_lines(rows, "data" if splits.keys() == {"train"} else f"data[{name!r}]")
         for name, rows in splits.items()
     }
     found = {}
     for name, text in texts.items():
         file = folder / f"rows-{hashlib.sha256(text).hexdigest()[:12]}.jsonl"
-        found[_KEYS[name]] = str(file)
+        found[_SPLIT_KEYS[name]] = str(file)
         if not file.is_file():
             with guard_disk("the rows given as data", folder, elsewhere="set output_dir to another place"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -370,7 +363,8 @@ def write_rows(data: Any, folder: Path) -> dict[str, str]:
     return found
 
 
-def _given_lines(data: Any, what: str) -> bytes:
+def _json_lines(data: Any, what: str) -> bytes:
+    """The rows as JSON, one a line."""
     lines = []
     for number, row in enumerate(_rows(data, what)):
         if not isinstance(row, Mapping):

@@ -1,12 +1,6 @@
-"""Hub, saved folders, files: one reader; splits.
+"""Reading problems from local files, folders that `save_to_disk` wrote, Kaggle, or the hub, by split.
 
-Folders that the datasets library wrote with `save_to_disk`.
-
-Choosing splits by name, from a dataset on the hub or one saved to disk.
-
-Datasets on the Hugging Face hub, read whole or, with streaming, only as far as needed.
-
-Reading problems from local files and folders, Kaggle, or the hub.
+Datasets on the hub are read whole or, with streaming, only as far as needed.
 """
 
 from __future__ import annotations
@@ -31,14 +25,60 @@ if TYPE_CHECKING:
     from covey.config import DatasetConfig, MixtureSource
 
 
-def is_saved(path: Path) -> bool:
+def read_rows(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
+    """Read the rows of `dataset.path`, else of `dataset.id`; held-out ones from `dataset.test_path` if that is set.
+
+    Args:
+        dataset: which data and which splits of it.
+        notes: messages for the user are appended to it.
+        needs: what names the rows, for messages.
+
+    Raises:
+        DataError: the data cannot be found or read.
+    """
+    if not dataset.path:
+        return _read_hub(dataset, notes, needs)
+    path = _locate(dataset.path, needs.path_key)
+    found = _local(path, dataset, notes, needs)
+    if dataset.test_path is None:
+        return found
+    test_path = _locate(dataset.test_path, "dataset.test_path")
+    if test_path.resolve() == path.resolve():
+        raise DataError(
+            f"dataset.path and dataset.test_path are the same ({test_path}), so the model would be tested on its "
+            "training data. Leave test_path out: held-out problems are then taken from dataset.path."
+        )
+    split = dataset.test_split or "test"
+    test = _one_split(test_path, "dataset.test_path", split, dataset.config, notes, strict=False)
+    return SourceRows(found.train, test)
+
+
+def read_source(source: MixtureSource, key: str, dataset: DatasetConfig, notes: list[str]) -> Table:
+    """Read one dataset of a mixture.
+
+    Args:
+        source: which data, and which split of it.
+        key: its config key, `dataset.mixture.datasets[0]`.
+        dataset: whether datasets are streamed.
+        notes: messages for the user are appended to it.
+
+    Raises:
+        DataError: the data cannot be found or read.
+    """
+    if source.path is None:
+        return _read_hub_source(source, key, dataset)
+    path = _locate(source.path, f"{key}.path")
+    return _one_split(path, f"{key}.path", source.split, source.config, notes, strict=True)
+
+
+def _is_saved(path: Path) -> bool:
     """Whether a folder was written by `save_to_disk`: one set of rows, or several splits."""
     return (path / "dataset_dict.json").is_file() or all(
         (path / name).is_file() for name in ("state.json", "dataset_info.json")
     )
 
 
-def load_saved(path: Path, key: str, split: str) -> tuple[dict[str, Any], bool]:
+def _load_saved(path: Path, key: str, split: str) -> tuple[dict[str, Any], bool]:
     """The splits of a saved folder by name, and whether it had splits at all.
 
     Args:
@@ -63,20 +103,20 @@ def load_saved(path: Path, key: str, split: str) -> tuple[dict[str, Any], bool]:
     return {split: data}, False
 
 
-Slicer = Callable[[str], Any]
+_Slicer = Callable[[str], Any]
 """Reads a slice or sum of splits, such as `train[:100]` or `train+test`."""
-Reader = Callable[[Any], Any]
+_Reader = Callable[[Any], Any]
 """Turns a split into a `datasets.Dataset`."""
 
 
-def train_and_test(
+def _train_and_test(
     splits: Mapping[str, Any],
     dataset: DatasetConfig,
     name: str,
     *,
-    slicer: Slicer | None = None,
-    read_train: Reader = lambda split: split,
-    read_test: Reader = lambda split: split,
+    slicer: _Slicer | None = None,
+    read_train: _Reader = lambda split: split,
+    read_test: _Reader = lambda split: split,
 ) -> SourceRows:
     """The training split and, where there is one, the test split that the config names.
 
@@ -84,14 +124,14 @@ def train_and_test(
         splits: the splits by name.
         dataset: `train_split`, `test_split` and `test_path`.
         name: of the dataset, for messages.
-        slicer: see `choose_split`.
+        slicer: see `_choose_split`.
         read_train: reads the training split.
         read_test: reads the test split.
 
     Raises:
         DataError: a split is missing or empty, or both are the same.
     """
-    train = choose_split(splits, dataset.train_split, "dataset.train_split", name, slicer=slicer, read=read_train)
+    train = _choose_split(splits, dataset.train_split, "dataset.train_split", name, slicer=slicer, read=read_train)
     if dataset.test_path is not None or dataset.test_split is None:
         return SourceRows(train, None, "dataset.test_split is not set")
     if dataset.test_split == dataset.train_split:
@@ -102,18 +142,18 @@ def train_and_test(
     if dataset.test_split == "test" and "test" not in splits:  # the default, not set by the user
         return SourceRows(train, None, f"{name} has no split 'test' (it has {', '.join(splits)})")
     return SourceRows(
-        train, choose_split(splits, dataset.test_split, "dataset.test_split", name, slicer=slicer, read=read_test)
+        train, _choose_split(splits, dataset.test_split, "dataset.test_split", name, slicer=slicer, read=read_test)
     )
 
 
-def choose_split(
+def _choose_split(
     splits: Mapping[str, Any],
     split: str,
     key: str,
     name: str,
     *,
-    slicer: Slicer | None = None,
-    read: Reader = lambda split: split,
+    slicer: _Slicer | None = None,
+    read: _Reader = lambda split: split,
 ) -> Table:
     """One split as a table.
 
@@ -191,19 +231,19 @@ class HubSet:
         )
 
 
-def read_hub(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
+def _read_hub(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
     """The rows of `dataset.id`. Raises a `DataError` if the set or a split does not exist; or `streaming` is on without
     `max_train_samples`."""
     named = "" if needs.benchmark else "dataset.id"
     hub = HubSet(str(dataset.id), dataset.config, dataset.revision, named, needs.path_key, dataset.streaming)
     splits = hub.load()
     if not dataset.streaming:
-        return train_and_test(splits, dataset, hub.name, slicer=hub.load)
+        return _train_and_test(splits, dataset, hub.name, slicer=hub.load)
     _refuse_slices(dataset.train_split, dataset.test_split)
     wanted = _bound(dataset)
     has_test = dataset.test_path is not None or (dataset.test_split or "") in splits
     count = rows_to_read(wanted, dataset, cut_test=not has_test)
-    found = train_and_test(
+    found = _train_and_test(
         splits,
         dataset,
         hub.name,
@@ -214,17 +254,17 @@ def read_hub(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> Sourc
     return found
 
 
-def read_hub_source(source: MixtureSource, key: str, dataset: DatasetConfig) -> Table:
+def _read_hub_source(source: MixtureSource, key: str, dataset: DatasetConfig) -> Table:
     """The rows of one dataset of a mixture; of a streamed one the first `max_train_samples`."""
     keys = f"{key}.id", f"{key}.path"
     hub = HubSet(str(source.id), source.config, source.revision, *keys, dataset.streaming)
     splits = hub.load()
     if not dataset.streaming:
-        return choose_split(splits, source.split, f"{key}.split", hub.name, slicer=hub.load)
+        return _choose_split(splits, source.split, f"{key}.split", hub.name, slicer=hub.load)
     _refuse_slices(source.split)
     count = rows_to_read(_bound(dataset), dataset, cut_test=True)
     read = lambda split: hub.first_rows(split, count)  # noqa: E731
-    return choose_split(splits, source.split, f"{key}.split", hub.name, read=read)
+    return _choose_split(splits, source.split, f"{key}.split", hub.name, read=read)
 
 
 def _bound(dataset: DatasetConfig) -> int:
@@ -242,52 +282,6 @@ def _refuse_slices(*splits: str | None) -> None:
             )
 
 
-def read_rows(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
-    """Read the rows of `dataset.path`, else of `dataset.id`; held-out ones from `dataset.test_path` if that is set.
-
-    Args:
-        dataset: which data and which splits of it.
-        notes: messages for the user are appended to it.
-        needs: what names the rows, for messages.
-
-    Raises:
-        DataError: the data cannot be found or read.
-    """
-    if not dataset.path:
-        return read_hub(dataset, notes, needs)
-    path = _locate(dataset.path, needs.path_key)
-    found = _local(path, dataset, notes, needs)
-    if dataset.test_path is None:
-        return found
-    test_path = _locate(dataset.test_path, "dataset.test_path")
-    if test_path.resolve() == path.resolve():
-        raise DataError(
-            f"dataset.path and dataset.test_path are the same ({test_path}), so the model would be tested on its "
-            "training data. Leave test_path out: held-out problems are then taken from dataset.path."
-        )
-    split = dataset.test_split or "test"
-    test = _one_split(test_path, "dataset.test_path", split, dataset.config, notes, strict=False)
-    return SourceRows(found.train, test)
-
-
-def read_source(source: MixtureSource, key: str, dataset: DatasetConfig, notes: list[str]) -> Table:
-    """Read one dataset of a mixture.
-
-    Args:
-        source: which data, and which split of it.
-        key: its config key, `dataset.mixture.datasets[0]`.
-        dataset: whether datasets are streamed.
-        notes: messages for the user are appended to it.
-
-    Raises:
-        DataError: the data cannot be found or read.
-    """
-    if source.path is None:
-        return read_hub_source(source, key, dataset)
-    path = _locate(source.path, f"{key}.path")
-    return _one_split(path, f"{key}.path", source.split, source.config, notes, strict=True)
-
-
 def _locate(text: str, key: str) -> Path:
     return download_dataset(text, key) if text.startswith(KAGGLE) else find_path(text, key)
 
@@ -296,11 +290,11 @@ def _local(path: Path, dataset: DatasetConfig, notes: list[str], needs: RowNeeds
     key = needs.path_key
     if not path.is_dir():
         return SourceRows(read_files([path], key), None, f"{key} is one file")
-    if is_saved(path):
-        splits, named = load_saved(path, key, dataset.train_split)
+    if _is_saved(path):
+        splits, named = _load_saved(path, key, dataset.train_split)
         if named:
-            return train_and_test(splits, dataset, str(path))
-        train = choose_split(splits, dataset.train_split, key, str(path))
+            return _train_and_test(splits, dataset, str(path))
+        train = _choose_split(splits, dataset.train_split, key, str(path))
         return SourceRows(train, None, f"{path} was saved without splits")
     apart = dataset.test_path is not None  # then test_split refers to that path
     test_split = "test" if apart else dataset.test_split
@@ -314,10 +308,10 @@ def _local(path: Path, dataset: DatasetConfig, notes: list[str], needs: RowNeeds
 
 def _one_split(path: Path, key: str, split: str, config: str | None, notes: list[str], *, strict: bool) -> Table:
     """The rows of a file, or of one split of a folder; without `strict`, a folder's only split may have any name."""
-    if path.is_dir() and is_saved(path):
-        splits, _ = load_saved(path, key, split)
+    if path.is_dir() and _is_saved(path):
+        splits, _ = _load_saved(path, key, split)
         only = next(iter(splits)) if len(splits) == 1 and not strict else split
-        return choose_split(splits, only, key, str(path))
+        return _choose_split(splits, only, key, str(path))
     files = [path]
     if path.is_dir():
         folder = scan_folder(path, key, train=split, test=None if split == "test" else "test", config=config)

@@ -1,12 +1,8 @@
-"""Tables with origins; values kept as they were written.
-
-Columns that hold their values as they were written.
+"""Tables of rows as they were read, with their origins, so that errors can point at them.
 
 Arrow gives all values of a column one type. That makes floats of integers beside a float, and gives objects each
 other's keys. A column of which it would change a value is JSON text in the table, marked in its field, and read again
 where a row leaves it.
-
-Rows as they were read, with their origins, so that errors can point at them.
 """
 
 from __future__ import annotations
@@ -260,7 +256,6 @@ class Table:
 
     def project(self, columns: Mapping[str, str]) -> Table:
         """Only these columns, under their new names; each must exist."""
-
         arrow = self.data.with_format("arrow")[:]
         inner = encode({name: self.values(name, WrittenFloat) for name in columns if name not in arrow.column_names})
         for field, values in zip(inner.schema, inner.columns, strict=True):

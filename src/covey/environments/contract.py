@@ -1,12 +1,9 @@
-"""What is a tool; found by name.
-
-TRL's contract of environments and tools: which methods are tools, and what their schemas need.
+"""TRL's contract of environments and tools, and finding one by name.
 
 An environment is an object whose class has `reset(**row)`, which gets every column of the row and returns what the
 model is told at the start, if anything; its public methods are tools; `get_reward()`, if it has one, returns the reward
-of the episode. A method may be `async`: its process runs it to its end, as TRL's event loop would.
-
-Finding an environment or tool by name: a built-in one, an adapter's, `file.py:Class`, or `package.module:Class`.
+of the episode. A method may be `async`: its process runs it to its end, as TRL's event loop would. A name is a built-in
+one, an adapter's, `file.py:Class`, or `package.module:Class`.
 """
 
 from __future__ import annotations

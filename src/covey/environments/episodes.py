@@ -1,8 +1,6 @@
-"""Turns and calls until an answer or a limit.
+"""Episodes: the model's turns and the tools that they call, until the model answers or a limit is reached.
 
-Calls of tools that the model asked for: those in worker processes at once, others one after another, as in TRL.
-
-Episodes: the model's turns and the tools that they call, until the model answers or a limit is reached.
+Calls of tools in worker processes run at once, others one after another, as in TRL.
 """
 
 from __future__ import annotations
@@ -17,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from covey.environments.chat import Message, ToolChat
 from covey.environments.contract import tool_methods
-from covey.environments.runner import EndedBy, ToolCall, control_of
+from covey.environments.runner import control_of
+from covey.environments.workers.calls import EndedBy, ToolCall
 
 if TYPE_CHECKING:
     from covey.environments.runner import EnvironmentRunner
@@ -28,8 +27,8 @@ RunAsync = Callable[[Sequence[Coroutine[Any, Any, Any]]], list[Any]]
 
 
 @dataclass
-class Result:
-    """What came of one call."""
+class CallResult:
+    """What came of one call of a tool."""
 
     name: str
     """Of the tool, as the model wrote it."""
@@ -61,7 +60,7 @@ class Result:
 
 def begin_calls(
     calls: Sequence[Mapping[str, Any]], tools: Mapping[str, Callable[..., Any]], run_async: RunAsync
-) -> list[Result]:
+) -> list[CallResult]:
     """Start the calls of one turn; those of tools in worker processes are still under way on return.
 
     Args:
@@ -80,7 +79,7 @@ def begin_calls(
     return results
 
 
-def finish_calls(results: Sequence[Result]) -> None:
+def finish_calls(results: Sequence[CallResult]) -> None:
     """Wait for the calls in worker processes."""
     for result in results:
         call = result.under_way
@@ -100,13 +99,13 @@ async def together(coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
     return await asyncio.gather(*coroutines, return_exceptions=True)
 
 
-def _begin(call: Mapping[str, Any], tools: Mapping[str, Callable[..., Any]]) -> Result:
+def _begin(call: Mapping[str, Any], tools: Mapping[str, Callable[..., Any]]) -> CallResult:
     if call.get("type", "function") != "function":
-        result = Result(call.get("name", "unknown"))
+        result = CallResult(call.get("name", "unknown"))
         result.settle(ValueError(f"Unsupported tool call type: {call['type']}"))
         return result
     function = call.get("function", call)
-    result = Result(function["name"])
+    result = CallResult(function["name"])
     tool = tools.get(result.name)
     began = time.perf_counter()
     try:
@@ -137,7 +136,6 @@ Ended = Literal["answered", "truncated", "max_turns", "timed_out", "crashed"]
 Generate = Callable[[list[list[int]], list[int]], tuple[list[list[int]], list[list[float]] | None]]
 """Takes the token ids so far of each row, and how many tokens it may add at most; returns those that the model adds and
 their log-probabilities, if the engine gives them."""
-
 
 _MALFORMED = str({"error": "The tool call could not be parsed: write it in the format of tool calls."})
 

@@ -1,11 +1,4 @@
-"""Calculator, number guess, Python.
-
-A calculator: exact arithmetic on an expression, which is parsed and never executed, within bounds.
-
-A game of several turns: find a hidden number by guessing; the replies say higher or lower.
-
-Python as a tool: each call runs a program in a fresh process with limits.
-"""
+"""The environments and tools that come with Covey: a calculator, a game of guessing a number, and Python."""
 
 from __future__ import annotations
 
@@ -44,7 +37,7 @@ def calculator(expression: str) -> str:
         The value, or what is wrong with the expression.
     """
     try:
-        return _shown(_value(_parsed(str(expression))))
+        return _value_shown(_value(_parsed(str(expression))))
     except _CannotError as problem:
         return f"error: {problem}"
     except ZeroDivisionError:
@@ -67,6 +60,7 @@ class _CannotError(Exception):
 
 
 def _parsed(text: str) -> ast.expr:
+    """The expression, which is never executed."""
     if len(text) > MAX_CHARACTERS:
         raise _CannotError(f"the expression has {len(text)} characters, and at most {MAX_CHARACTERS} are read")
     text = text.translate(_SIGNS).replace("^", "**").strip().removesuffix("=").strip()
@@ -183,7 +177,7 @@ def _call(name: str, arguments: list[Fraction]) -> Fraction:
         raise _CannotError(f"{name} does not take {len(arguments)} numbers") from None
 
 
-def _shown(value: Fraction) -> str:
+def _value_shown(value: Fraction) -> str:
     """An integer or a short decimal exactly; another fraction with a decimal of 12 significant digits."""
     if value.denominator == 1:
         return str(value.numerator)
@@ -225,7 +219,7 @@ class NumberGuess:
         Raises:
             ValueError: there is nothing to guess, or no guess.
         """
-        _check(low, high, guesses)
+        _check_rules(low, high, guesses)
         self._settings = {"low": low, "high": high, "guesses": guesses}
         self._low, self._high, self._left = low, high, guesses
         self._least, self._most = low, high
@@ -234,7 +228,7 @@ class NumberGuess:
     def reset(self, **row: Any) -> str:
         """Hide a number and tell the model the rules."""
         low, high, guesses = (_whole(row[n] if row.get(n) is not None else v) for n, v in self._settings.items())
-        _check(low, high, guesses)
+        _check_rules(low, high, guesses)
         secret = random.randint(low, high) if row.get("secret") is None else _whole(row["secret"])
         if not low <= secret <= high:
             raise ValueError(f"secret={secret} is not between low={low} and high={high}")
@@ -279,7 +273,7 @@ class NumberGuess:
         return 0.5 * (1 - math.log(self._most - self._least + 1) / math.log(everything))
 
 
-def _check(low: int, high: int, guesses: int) -> None:
+def _check_rules(low: int, high: int, guesses: int) -> None:
     if low >= high:
         raise ValueError(f"low={low} must be below high={high}")
     if guesses < 1:
@@ -306,7 +300,7 @@ def python(code: str) -> str:
     Returns:
         The output, with the value of a last line that is an expression; errors as Python shows them.
     """
-    return _python_shown(run_python(str(code)))
+    return _output_shown(run_python(str(code)))
 
 
 class Python:
@@ -338,10 +332,10 @@ class Python:
         Returns:
             The output, with the value of a last line that is an expression; errors as Python shows them.
         """
-        return _python_shown(run_python(str(code), seconds=self._seconds, memory_mb=self._memory_mb))
+        return _output_shown(run_python(str(code), seconds=self._seconds, memory_mb=self._memory_mb))
 
 
-def _python_shown(execution: Execution) -> str:
+def _output_shown(execution: Execution) -> str:
     output = execution.output.rstrip("\n")
     if execution.status in ("timed_out", "killed") or (execution.status == "failed" and not output):
         return f"{output}\nerror: {execution.detail}".strip()

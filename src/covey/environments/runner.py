@@ -1,12 +1,8 @@
-"""A run's instances and tools in worker processes.
-
-The trainer's side of environments and tools that run in worker processes.
+"""The environments and tools of a run, in worker processes, for a trainer and for evaluation.
 
 TRL finds tools on the class of an instance, so a proxy's class is made for each class of environment: its functions
 carry the names, docstrings, type hints and signatures of the original's methods, and call them in the process of the
 instance. A proxy has one name that its original cannot use: `covey`, the control of its episodes.
-
-The environments and tools of a run, in worker processes, for a trainer and for evaluation.
 """
 
 from __future__ import annotations
@@ -37,9 +33,6 @@ from covey.workers.owned import Owned, Owner
 if TYPE_CHECKING:
     from covey.config.groups.environment import EnvironmentConfig
     from covey.config.schema import Config
-
-__all__ = ["EndedBy", "EnvironmentProxy", "EpisodeControl", "ToolCall", "ToolError", "control_of", "make_class"]
-
 
 _log = logging.getLogger("covey.environments")
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from covey.config import Config
-from covey.config.groups import training as snapshot
+from covey.config.groups.training import training_fields
 from covey.errors import ConfigError
 from covey.launch.plan import SERVER, LaunchPlan
 from covey.runlog import names, read_metrics
@@ -245,7 +245,7 @@ def _split_of(run: RunDirectory) -> Split | None:
         yaml.YAMLError,
     ):  # of an older version, or damaged
         return None
-    values = {name: training.get(name, field.default) for name, field in snapshot.fields().items()}
+    values = {name: training.get(name, field.default) for name, field in training_fields().items()}
     if not values["use_vllm"] and values["staleness"]:
         return Split(1, processes)
     if not values["use_vllm"] or values["vllm_mode"] != "server":

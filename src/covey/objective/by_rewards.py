@@ -1,8 +1,4 @@
-"""Grpo, dr_grpo, maxrl, passk, quantile.
-
-GRPO: the advantages that TRL computes itself.
-
-Objectives that need rewards alone: Dr. GRPO, MaxRL, pass@k and quantile baselines.
+"""Objectives that need rewards alone: GRPO, Dr. GRPO, MaxRL, pass@k and quantile baselines.
 
 The functions take rewards and a mask, `[P, G]`, and return advantages `[P, G]`, 0 where the mask is false or the reward
 is not finite; such completions enter no mean.

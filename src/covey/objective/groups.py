@@ -1,10 +1,6 @@
-"""Sums and distributions over a group; how a step weighs it.
+"""Sums and distributions over the completions of a group, and how a step weighs them.
 
-The target distribution of MaxEnt-GRPO over the completions of a group.
-
-Sums over the completions of a group that count. Excluded completions enter none, and are 0 in every result.
-
-How a step weighs the completions of its groups: the same numbers for every objective.
+Completions that are excluded enter no sum, and are 0 in every result.
 """
 
 from __future__ import annotations
@@ -78,13 +74,11 @@ def maxent_log_weights(
     mask_PG: Tensor | None = None,
 ) -> Tensor:
     """The logarithm of `maxent_weights`, for the same arguments; -inf where the weight is 0."""
-    check_settings(tau, beta, q_temperature, q_epsilon, rewards_PG.shape[-1])
-    kept_PG = torch.isfinite(rewards_PG)
-    if mask_PG is not None:
-        kept_PG = kept_PG & mask_PG.bool()
+    check_maxent_settings(tau, beta, q_temperature, q_epsilon, rewards_PG.shape[-1])
+    kept_PG = counting(rewards_PG, mask_PG)
     out_dtype = torch.promote_types(rewards_PG.dtype, torch.float32)
-    precise = widest_dtype(rewards_PG)
-    rewards_PG = rewards_PG.to(precise).masked_fill(~kept_PG, -math.inf)
+    dtype = widest_dtype(rewards_PG)
+    rewards_PG = rewards_PG.to(dtype).masked_fill(~kept_PG, -math.inf)
     on_q, on_ref = _exponents(tau, beta)
 
     logits_PG = torch.zeros_like(rewards_PG)
@@ -100,7 +94,7 @@ def maxent_log_weights(
             raise ConfigError(
                 f"MaxEnt with beta={beta:g} needs log-probabilities of the reference: pass them, or set beta to 0."
             )
-        relative_PG = relative_ref(ref_logps_PG.to(precise), kept_PG, logits_PG)
+        relative_PG = relative_ref(ref_logps_PG.to(dtype), kept_PG, logits_PG)
         impossible_PG = relative_PG == -math.inf  # also where the exponent is 0 (τ → ∞), as in the limit
         logits_PG = logits_PG + (on_ref * relative_PG).masked_fill(impossible_PG, -math.inf)
     return log_softmax_over(logits_PG, kept_PG).to(out_dtype)
@@ -114,8 +108,8 @@ def log_softmax_over(logits_PG: Tensor, kept_PG: Tensor) -> Tensor:
     return shifted_PG - total_P1.masked_fill(total_P1 == -math.inf, 0.0)
 
 
-def check_settings(tau: float, beta: float, q_temperature: float, q_epsilon: float, group_size: int) -> None:
-    """Check the ranges of the settings.
+def check_maxent_settings(tau: float, beta: float, q_temperature: float, q_epsilon: float, group_size: int) -> None:
+    """Check the ranges of MaxEnt's settings.
 
     Raises:
         ConfigError: one is out of range; with its name and a valid value.

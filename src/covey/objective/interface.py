@@ -1,9 +1,4 @@
-"""The Objective seam and its checks.
-
-The interface of an objective: from the rewards of groups to the advantages of TRL's loss.
-
-What Covey's own objectives share.
-"""
+"""The interface of an objective, from the rewards of groups to the advantages of TRL's loss, and its checks."""
 
 from __future__ import annotations
 

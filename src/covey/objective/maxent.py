@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from covey.config.groups.objectives import FITS, LENGTH_FORMS, LengthReduction, MaxEntSettings
+from covey.config.groups.objectives import MAXENT_FITS, MAXENT_LOSSES, LengthReduction, MaxEntSettings
 from covey.config.values import check_choice
 from covey.errors import ConfigError
-from covey.objective.groups import check_settings, counting, log_softmax_over, maxent_log_weights, widest_dtype
+from covey.objective.groups import check_maxent_settings, counting, log_softmax_over, maxent_log_weights, widest_dtype
 from covey.objective.interface import BuiltIn, Metrics
 from covey.runlog import names
 
@@ -26,7 +26,7 @@ class MaxEnt(MaxEntSettings, BuiltIn):
       over the group, p = softmax(s), by the advantages G·(w_i - p_i);
 
     where s_i is the log-probability of completion i under the policy, reduced over tokens as in the loss
-    (`LENGTH_FORMS`). The gradients are exact if a generation batch is used for one optimiser step (ratios of 1); in
+    (`MAXENT_LOSSES`). The gradients are exact if a generation batch is used for one optimiser step (ratios of 1); in
     further steps the loss is a clipped surrogate with w and p from generation.
     """
 
@@ -34,8 +34,8 @@ class MaxEnt(MaxEntSettings, BuiltIn):
     """How the loss reduces over the tokens of a completion; `for_run` sets it."""
 
     def __post_init__(self) -> None:
-        check_settings(self.tau, 0.0, self.q_temperature, self.q_epsilon, group_size=1)
-        check_choice("MaxEnt: fit", self.fit, FITS)
+        check_maxent_settings(self.tau, 0.0, self.q_temperature, self.q_epsilon, group_size=1)
+        check_choice("MaxEnt: fit", self.fit, MAXENT_FITS)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -44,7 +44,7 @@ class MaxEnt(MaxEntSettings, BuiltIn):
 
     def for_run(self, *, loss_type: str, **run: Any) -> Self:
         """With the `length_form` of the loss, after checking that the run supports this objective."""
-        return replace(BuiltIn.for_run(self, loss_type=loss_type, **run), length_form=LENGTH_FORMS[loss_type])
+        return replace(BuiltIn.for_run(self, loss_type=loss_type, **run), length_form=MAXENT_LOSSES[loss_type])
 
     def advantages(
         self,

@@ -1,11 +1,4 @@
-"""Objectives by name; the user's own class and its record.
-
-The objectives that `objective.name` takes.
-
-Plain data: what a config and a checkpoint can hold.
-
-A user's own objective: its class by name, made from settings; and how a run records an object.
-"""
+"""Objectives by name: Covey's own, and a user's class with its settings; and how a run records an object."""
 
 from __future__ import annotations
 
@@ -145,10 +138,10 @@ def make_own(kind: Any, settings: Mapping[str, Any], name: str) -> Objective:
         )
     if inspect.isabstract(kind):
         raise ConfigError(f"objective.name={name} is an abstract class: write all of its abstract methods.")
-    own, make = _settings_of(kind), typing.cast(Callable[..., Objective], kind)
+    own, constructor = _settings_of(kind), typing.cast(Callable[..., Objective], kind)
     values = _checked(own, settings, name)
     with user_errors(f"{_KEY}={show(dict(settings))} cannot make {name}", ConfigError):
-        made = make(own(**values)) if own is not kind else make(**values)
+        made = constructor(own(**values)) if own is not kind else constructor(**values)
     check_objective(made, f"objective.name={name}: the objective")
     return made
 

@@ -1,9 +1,4 @@
-"""Outcomes counted, failures reported, no reward at all.
-
-Reports on a batch's rewards: metrics of the outcomes, and warnings about what failed.
-
-Batches in which no completion got a reward: the model learns nothing from them.
-"""
+"""What is found in a batch's rewards: outcomes as metrics, failures as warnings, and batches without any reward."""
 
 from __future__ import annotations
 

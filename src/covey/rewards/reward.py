@@ -1,8 +1,6 @@
-"""What a reward is; ways to build one.
+"""What a reward is, its parameters, and the usual ways to build one: from a text score, or from a completion's grade.
 
-The parameters of the rewards: frozen and picklable, so that they can be sent to worker processes.
-
-The parts of a reward, and the two usual ways to build one: from a text score, or from a completion's grade.
+The parameters are frozen and picklable, so that they can be sent to worker processes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""A run's rewards as functions for TRL, run in workers.
-
-The arguments that a trainer passes to rewards, prepared for another process: plain values, and rows for graders.
-
-A batch of completions whose rewards are being computed.
-
-What the results of workers say: values, problems, and what a grader says about its grades.
-
-`RewardRunner`: the rewards of a run as functions for TRL's trainer, executed in worker processes.
-"""
+"""`RewardRunner`: the rewards of a run as functions for TRL's trainer, executed in worker processes."""
 
 from __future__ import annotations
 
@@ -47,148 +38,6 @@ _NOT_FOR_GRADERS = {"completion_ids", "environments", *LOGS}
 _NOT_A_COLUMN = {"prompt", "completion", "completion_ids"}
 _STATE = "trainer_state"
 _LATEST_LOGS = 100
-
-
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The columns of data rows that TRL passes to rewards, each with one value per row."""
-    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ()) if name not in _NOT_A_COLUMN}
-
-
-def rows_for_grading(prompts: Sequence[Any], columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One data row per completion: its prompt and its value of every column."""
-    count = len(prompts)
-    usable = {
-        name: values
-        for name, values in columns.items()
-        if name not in _NOT_FOR_GRADERS and isinstance(values, list | tuple) and len(values) == count
-    }
-    return [{"prompt": prompts[i], **{name: values[i] for name, values in usable.items()}} for i in range(count)]
-
-
-def arguments_for_call(
-    reward: Reward, registered: bool, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The keyword arguments of a batch function. A registered one gets only the columns that it names, to send less."""
-    arguments = dict(columns)
-    if registered:
-        named = inspect.signature(reward.batch).parameters
-        arguments = {name: value for name, value in columns.items() if name in named}
-    for name in LOGS:
-        if name in arguments:
-            arguments[name] = None  # the worker inserts its recorder
-    if _STATE in arguments:
-        arguments[_STATE] = plain_state(arguments[_STATE])
-    return {"prompts": prompts, "completions": completions, **arguments}
-
-
-def plain_state(state: Any) -> SimpleNamespace:
-    """A copy of the trainer's state that needs no library: its plain values, with the last 100 log entries."""
-    values = {name: value for name, value in vars(state).items() if not name.startswith("_")}
-    if isinstance(values.get("log_history"), list):
-        values["log_history"] = values["log_history"][-_LATEST_LOGS:]
-    return SimpleNamespace(**{name: _plain(value) for name, value in values.items()})
-
-
-def _plain(value: Any) -> Any:
-    """The value with objects replaced by None."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    for kind in (int, float):  # NumPy's too
-        if isinstance(value, kind):
-            return kind(value)
-    if isinstance(value, list | tuple | set):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return None
-
-
-def portable(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that can be sent to another process; a warning is logged once for each of the others."""
-    kept = {}
-    for name, values in columns.items():
-        try:
-            if name not in LOGS and name != _STATE:
-                pickle.dumps(values)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            log_once(
-                _log,
-                "Rewards in worker processes do not get %s, which cannot be sent to another process (%s). A reward "
-                "that needs it can be given as a Python function, which runs in this process.",
-                *(name, error),
-                key=f"column {name}",
-            )
-            continue
-        kept[name] = values
-    return kept
-
-
-class PendingBatch:
-    """One batch of completions whose rewards are being computed."""
-
-    def __init__(self, given: Sequence[Any], completions: Sequence[Any]) -> None:
-        self.given = given  # kept alive, because batches are found by the identity of this list
-        self.completions = completions
-        self.grades: dict[str, Future[list[SampleResult]]] = {}
-        self.calls: dict[int, Future[list[CallResult]]] = {}
-        self.collected: set[int] = set()
-        self.reported: set[str] = set()
-        self.columns: dict[str, str] = {}  # logged columns, each with the reward that logged it
-        self.failed: dict[str, int] = {}  # completions without a reward because of a failure, by function
-        self.begun = time.monotonic()
-        self.seconds: dict[str, float] = {}  # until results were there, by function or grader
-        self.silent: list[str] = []  # functions that gave no completion a reward, and did not fail
-        self.rewarded = False  # whether any function gave any completion a reward
-
-    def time(self, name: str, future: Future[Any]) -> None:
-        """Measure how long the results of a function or grader take."""
-        future.add_done_callback(lambda _: self.seconds.update({name: time.monotonic() - self.begun}))
-
-
-def one_of(columns: Sequence[str]) -> str:
-    """`answer`, or `answer (or solution)`."""
-    return columns[0] + (f" (or {', '.join(columns[1:])})" if columns[1:] else "")
-
-
-def detail(result: SampleResult) -> str:
-    """What a grader says about a grade; the cause of a failure is logged already."""
-    return "" if result.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT) or result.refused else result.cause
-
-
-def right_mode(outcome: Outcome | None, mode: str | None) -> str | None:
-    """The mode of a right answer; None of any other, whatever its grader calls it."""
-    return mode if outcome is Outcome.RIGHT else None
-
-
-def logged_modes(called: CallResult) -> list[str | None] | None:
-    """The modes that a function of whole batches logged; None if it logged none."""
-    return next((entry.value for entry in called.logged if entry[:2] == ("log_extra", names.MODE)), None)
-
-
-def values_of(
-    reward: Reward, prompts: Sequence[Any], completions: Sequence[Any], results: Sequence[SampleResult]
-) -> list[float | None]:
-    """The rewards that follow from grades."""
-    if reward.from_grades is None:
-        return [result.value for result in results]
-    return reward.from_grades(prompts, completions, [Graded(result.value, result.outcome) for result in results])
-
-
-def call_problems(called: CallResult) -> list[RewardProblem]:
-    """The rows without a valid value; or one problem if the call failed."""
-    if called.failure:
-        return [RewardProblem(None, called.failure, called.trace)]
-    return [RewardProblem(*bad) for bad in called.bad]
-
-
-def grading_problems(results: Sequence[SampleResult]) -> list[RewardProblem]:
-    """Rows that the grader refused; or one problem if it crashed on all rows, which is not the completions' fault."""
-    problems = [RewardProblem(row, result.cause) for row, result in enumerate(results) if result.refused]
-    if not problems and results and all(result.outcome is Outcome.CRASHED for result in results):
-        return [RewardProblem(None, f"it crashed on every completion of the batch; on the first: {results[0].cause}")]
-    return problems
-
-
 _MAX_BATCHES = 4  # submitted and not collected: more pile up only after interrupted calls
 
 
@@ -545,3 +394,143 @@ def _processes() -> int:
 def _grader(name: str, reward: Reward) -> str:
     """The grader whose grades a reward uses: another one or itself; empty for a function of whole batches."""
     return reward.graded_by or (name if reward.sample is not None else "")
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The columns of data rows that TRL passes to rewards, each with one value per row."""
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ()) if name not in _NOT_A_COLUMN}
+
+
+def rows_for_grading(prompts: Sequence[Any], columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One data row per completion: its prompt and its value of every column."""
+    count = len(prompts)
+    usable = {
+        name: values
+        for name, values in columns.items()
+        if name not in _NOT_FOR_GRADERS and isinstance(values, list | tuple) and len(values) == count
+    }
+    return [{"prompt": prompts[i], **{name: values[i] for name, values in usable.items()}} for i in range(count)]
+
+
+def arguments_for_call(
+    reward: Reward, registered: bool, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The keyword arguments of a batch function. A registered one gets only the columns that it names, to send less."""
+    arguments = dict(columns)
+    if registered:
+        named = inspect.signature(reward.batch).parameters
+        arguments = {name: value for name, value in columns.items() if name in named}
+    for name in LOGS:
+        if name in arguments:
+            arguments[name] = None  # the worker inserts its recorder
+    if _STATE in arguments:
+        arguments[_STATE] = plain_state(arguments[_STATE])
+    return {"prompts": prompts, "completions": completions, **arguments}
+
+
+def plain_state(state: Any) -> SimpleNamespace:
+    """A copy of the trainer's state that needs no library: its plain values, with the last 100 log entries."""
+    values = {name: value for name, value in vars(state).items() if not name.startswith("_")}
+    if isinstance(values.get("log_history"), list):
+        values["log_history"] = values["log_history"][-_LATEST_LOGS:]
+    return SimpleNamespace(**{name: _plain(value) for name, value in values.items()})
+
+
+def _plain(value: Any) -> Any:
+    """The value with objects replaced by None."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    for kind in (int, float):  # NumPy's too
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, list | tuple | set):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return None
+
+
+def portable(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that can be sent to another process; a warning is logged once for each of the others."""
+    kept = {}
+    for name, values in columns.items():
+        try:
+            if name not in LOGS and name != _STATE:
+                pickle.dumps(values)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            log_once(
+                _log,
+                "Rewards in worker processes do not get %s, which cannot be sent to another process (%s). A reward "
+                "that needs it can be given as a Python function, which runs in this process.",
+                *(name, error),
+                key=f"column {name}",
+            )
+            continue
+        kept[name] = values
+    return kept
+
+
+class PendingBatch:
+    """One batch of completions whose rewards are being computed."""
+
+    def __init__(self, given: Sequence[Any], completions: Sequence[Any]) -> None:
+        self.given = given  # kept alive, because batches are found by the identity of this list
+        self.completions = completions
+        self.grades: dict[str, Future[list[SampleResult]]] = {}
+        self.calls: dict[int, Future[list[CallResult]]] = {}
+        self.collected: set[int] = set()
+        self.reported: set[str] = set()
+        self.columns: dict[str, str] = {}  # logged columns, each with the reward that logged it
+        self.failed: dict[str, int] = {}  # completions without a reward because of a failure, by function
+        self.begun = time.monotonic()
+        self.seconds: dict[str, float] = {}  # until results were there, by function or grader
+        self.silent: list[str] = []  # functions that gave no completion a reward, and did not fail
+        self.rewarded = False  # whether any function gave any completion a reward
+
+    def time(self, name: str, future: Future[Any]) -> None:
+        """Measure how long the results of a function or grader take."""
+        future.add_done_callback(lambda _: self.seconds.update({name: time.monotonic() - self.begun}))
+
+
+def one_of(columns: Sequence[str]) -> str:
+    """`answer`, or `answer (or solution)`."""
+    return columns[0] + (f" (or {', '.join(columns[1:])})" if columns[1:] else "")
+
+
+def detail(result: SampleResult) -> str:
+    """What a grader says about a grade; the cause of a failure is logged already."""
+    return "" if result.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT) or result.refused else result.cause
+
+
+def right_mode(outcome: Outcome | None, mode: str | None) -> str | None:
+    """The mode of a right answer; None of any other, whatever its grader calls it."""
+    return mode if outcome is Outcome.RIGHT else None
+
+
+def logged_modes(called: CallResult) -> list[str | None] | None:
+    """The modes that a function of whole batches logged; None if it logged none."""
+    return next((entry.value for entry in called.logged if entry[:2] == ("log_extra", names.MODE)), None)
+
+
+def values_of(
+    reward: Reward, prompts: Sequence[Any], completions: Sequence[Any], results: Sequence[SampleResult]
+) -> list[float | None]:
+    """The rewards that follow from grades."""
+    if reward.from_grades is None:
+        return [result.value for result in results]
+    return reward.from_grades(prompts, completions, [Graded(result.value, result.outcome) for result in results])
+
+
+def call_problems(called: CallResult) -> list[RewardProblem]:
+    """The rows without a valid value; or one problem if the call failed."""
+    if called.failure:
+        return [RewardProblem(None, called.failure, called.trace)]
+    return [RewardProblem(*bad) for bad in called.bad]
+
+
+def grading_problems(results: Sequence[SampleResult]) -> list[RewardProblem]:
+    """Rows that the grader refused; or one problem if it crashed on all rows, which is not the completions' fault."""
+    problems = [RewardProblem(row, result.cause) for row, result in enumerate(results) if result.refused]
+    if not problems and results and all(result.outcome is Outcome.CRASHED for result in results):
+        return [RewardProblem(None, f"it crashed on every completion of the batch; on the first: {results[0].cause}")]
+    return problems

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
-from covey.config.groups import training as snapshot
 from covey.config.groups.mesh import Mesh
+from covey.config.groups.training import OWN_FIELDS
 from covey.config.secrets import without_secrets
 from covey.config.values import show
 from covey.config.vllm import colocated_share
@@ -58,7 +58,7 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     from covey.rollout.local.compatibility import other_options
     from covey.training.processes import asks_for_fsdp, let_cpus_shard, mesh_arguments
 
-    values: dict[str, Any] = {name: value for name, value in config.training.values.items() if name not in snapshot.OWN}
+    values: dict[str, Any] = {name: value for name, value in config.training.values.items() if name not in OWN_FIELDS}
     values["report_to"] = trackers(config) or "none"
     if config.environment.used:
         most = config.environment.max_turns

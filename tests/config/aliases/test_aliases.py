@@ -15,7 +15,7 @@ import pytest
 from compose_config import from_words, from_yaml, value_of
 from covey.config import document, known_keys
 from covey.config.aliases.aliases import look_up, table
-from covey.config.groups.training import OWNED_ELSEWHERE, fields
+from covey.config.groups.training import OWNED_ELSEWHERE, training_fields
 from covey.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -233,7 +233,7 @@ def test_dotted_keys_as_overrides_flags_and_nested(part):
 
 def sample(name: str) -> Any:
     """A valid value of a field of GRPOConfig other than its default."""
-    field = fields()[name]
+    field = training_fields()[name]
     special = {
         "max_steps": 7,
         "num_generations": 4,
@@ -296,7 +296,7 @@ REJECTED = {
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_field_of_trl_under_its_own_name(part):
-    names = [name for name in fields() if name not in REJECTED and name not in OWNED_ELSEWHERE]
+    names = [name for name in training_fields() if name not in REJECTED and name not in OWNED_ELSEWHERE]
     values = {name: sample(name) for name in names[part::PARTS]}
     for composed in (from_words(*flags(values.items())), from_yaml(values)):
         assert {name: composed.config.training.values[name] for name in values} == values
@@ -305,7 +305,7 @@ def test_every_field_of_trl_under_its_own_name(part):
 
 def test_every_field_of_trl_has_a_key():
     assert set(OTHER_KEYS) == set(OWNED_ELSEWHERE)
-    for name in fields():
+    for name in training_fields():
         known, inside = look_up(name), look_up(f"training.{name}")
         assert known is not None
         assert inside is not None

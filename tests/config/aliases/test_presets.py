@@ -16,7 +16,7 @@ from covey.config.aliases import presets
 from covey.config.aliases.aliases import look_up, table
 from covey.config.aliases.presets import PRESETS
 from covey.config.compose.group_files import CONF
-from covey.config.groups import training as snapshot
+from covey.config.groups.training import training_fields
 from covey.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -311,7 +311,7 @@ def test_a_name_selects_one_project_at_most() -> None:
 
 def test_no_name_is_todays_trls_or_coveys() -> None:
     for key, preset in PRESETS.items():
-        for name in (*snapshot.fields(), "report_to", "use_peft", "lora_r", "dataset_name", "reward_funcs"):
+        for name in (*training_fields(), "report_to", "use_peft", "lora_r", "dataset_name", "reward_funcs"):
             assert not preset.has(name), f"{key}: {name}"
         for name in preset.names:
             known = look_up(name)

@@ -12,7 +12,7 @@ from itertools import islice, permutations
 import pytest
 
 from covey import data
-from covey.answers.tasks import modes
+from covey.answers.tasks import countdown_modes
 from covey.config import DatasetConfig, DifficultyConfig
 from covey.data.tasks.countdown import OPERATORS, CountdownDifficulty, CountdownProblem
 from covey.data.tasks.drawing import problems, take
@@ -156,7 +156,7 @@ def test_problems_with_a_bounded_number_of_answers() -> None:
         (loaded.evaluation["test"], 2, 16),
         (loaded.evaluation["single"], 1, 1),
     ):
-        counts = [len(modes(answer) or ()) for answer in rows["answer"]]
+        counts = [len(countdown_modes(answer) or ()) for answer in rows["answer"]]
         assert min(counts) >= least
         assert max(counts) <= most
     assert len(loaded.evaluation["single"]) == 10

@@ -12,8 +12,7 @@ from itertools import permutations
 import pytest
 
 from covey import data
-from covey.answers import tasks as answers
-from covey.answers.tasks import COLORS, Graph
+from covey.answers.tasks import COLORS, Graph, coloring_modes
 from covey.config import DatasetConfig, DifficultyConfig, load
 from covey.data.tasks.drawing import take
 from covey.data.tasks.graph_coloring import MOST_CHANCE, ColoringDifficulty, ColoringProblem
@@ -55,7 +54,7 @@ def test_the_problems_keep_the_bounds() -> None:
     problems = take(ColoringDifficulty(), "train", 0, 400)
     assert {len(problem.graph.vertices) for problem in problems} == {5, 6, 7, 8}
     for problem in problems:
-        modes = answers.graph_coloring_modes(problem.answer)
+        modes = coloring_modes(problem.answer)
         assert modes is not None
         assert 2 <= len(modes) == problem.modes <= 16
         assert sum(modes.values()) <= MOST_CHANCE == 0.05
@@ -100,7 +99,7 @@ def test_rows() -> None:
                 near = sorted(edge.replace(name, "") for edge in gold["edges"] if name in edge)
                 assert re.search(rf"[:;] {name}: {' '.join(near)}[;.]", question)
             assert [pair[0] for pair in row["solution"].split()] == hidden
-    assert all(len(answers.graph_coloring_modes(text) or ()) == 1 for text in loaded.evaluation["single"]["answer"])
+    assert all(len(coloring_modes(text) or ()) == 1 for text in loaded.evaluation["single"]["answer"])
 
 
 def test_mistakes_name_their_key() -> None:

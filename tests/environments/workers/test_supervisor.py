@@ -14,7 +14,8 @@ import pytest
 import hostile_environments
 from completed import completed
 from covey.environments.contract import EnvironmentSource
-from covey.environments.runner import EnvironmentRunner, ToolError
+from covey.environments.runner import EnvironmentRunner
+from covey.environments.workers.calls import ToolError
 from covey.errors import EnvironmentSetupError
 from game_environments import source
 

@@ -1,17 +1,9 @@
-r"""LaTeX, Unicode, numbers, units to one form.
+r"""Answers in one form: LaTeX, Unicode and Markdown tidied, numbers read exactly, units split off.
 
-Normalising LaTeX, Unicode, Markdown and plain text before answers are compared.
-
-Nothing here changes the meaning of a text: `\dfrac12`, `\left(`, `\,`, `×` and `$…$` are normalised; units, percent
-signs and brackets are kept.
-
-Parsing numbers exactly, as people and LaTeX write them: `1,334`, `7/2`, `1\frac{1}{2}`, `2.3 \times 10^{-3}`.
-
-Quantities: numbers with units, percent signs, degrees, currencies, and words such as "about" and "dollars".
-
-The policy: a unit that only one side writes does not matter; two known units that differ are two answers. A percent
-sign that only one side writes may mean the number itself or a hundredth of it. A single letter is a unit if it is
-separated from its number (`12 m`) or set upright; `12m` is a product.
+The meaning of a text stays: its units, percent signs and brackets are kept. A unit that only one side writes does not
+matter; two known units that differ are two answers. A percent sign that only one side writes may mean the number itself
+or a hundredth of it. A single letter is a unit if it is separated from its number (`12 m`) or set upright; `12m` is a
+product.
 """
 
 from __future__ import annotations
@@ -133,9 +125,8 @@ _TEXT = re.compile(
 _ALL_TEXT = re.compile(r"^\s*\\text\s*\{([^{}\\]*\d[^{}\\]*)\}\s*$")  # `\text{5 apples}`
 _MEASURE = re.compile(r"[\d}](?:\s|~|\\[,;: ])*$")  # what may precede a unit
 _FUNCTIONS = re.compile(r"(?:arc|a)?(?:sin|cos|tan)h?|cot|sec|csc|log|ln|exp|gcd|lcm|max|min|det")
-_SCALES = frozenset(("hundred", "thousand", "million", "billion", "trillion"))
 _JOINING = re.compile(r"[\s,;]*(?:and|or)[\s,;]*", re.IGNORECASE)
-_LEADING = re.compile(r"(?:[\s,;:'\"`]|\.(?!\d))+")
+_LEADING_MARKS = re.compile(r"(?:[\s,;:'\"`]|\.(?!\d))+")
 _MARKS = ' ,;:\\"`'
 _ELLIPSIS = re.compile(r"(\.\d+)\.{3,}$", re.ASCII)  # of a decimal: `5...` and `1, 2, ...` continue with other values
 _FRAC = re.compile(r"\\frac(?![a-zA-Z])\s*")
@@ -169,7 +160,7 @@ def trim(text: str) -> str:
     text = _ELLIPSIS.sub(r"\1", text.rstrip(_MARKS + "'" * is_quoted))
     if not text.endswith("..."):
         text = text.rstrip(_MARKS + "." + "'" * is_quoted)
-    found = _LEADING.match(text)
+    found = _LEADING_MARKS.match(text)
     return text[found.end() :] if found else text
 
 
@@ -199,7 +190,7 @@ def _upright(inside: str, is_text: bool) -> str:
         return f" {inside.strip(' ,;').lower()} "
     if _FUNCTIONS.fullmatch(inside):
         return f"\\{inside} "
-    if inside in _SCALES:
+    if inside in ("hundred", "thousand", "million", "billion", "trillion"):
         return f" {inside} "
     letters = sum(character.isalpha() for character in inside)
     if (
@@ -267,7 +258,7 @@ def _closing_parenthesis(text: str, begin: int) -> int | None:
 
 _PLAIN = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?", re.ASCII)
 _DOLLAR = re.compile(r"^([+-]?)\$ ?")  # `$5`, `-$5`; a sign after the dollar is the number's own
-_MAX_LENGTH = 200  # a longer "number" is a runaway completion; comparing it as text is enough
+_MAX_NUMBER_LENGTH = 200  # a longer "number" is a runaway completion; comparing it as text is enough
 
 
 def canonical_number(text: str) -> str:
@@ -277,7 +268,7 @@ def canonical_number(text: str) -> str:
     """
     folded = " ".join(text.split())
     bare = _DOLLAR.sub(r"\1", folded.replace("\N{MINUS SIGN}", "-"))
-    if len(bare) > _MAX_LENGTH or not any(c.isdigit() for c in bare) or not _PLAIN.fullmatch(bare):
+    if len(bare) > _MAX_NUMBER_LENGTH or not any(c.isdigit() for c in bare) or not _PLAIN.fullmatch(bare):
         return folded
     plain = format(Decimal(bare.replace(",", "")), "f")
     if "." in plain:
@@ -303,12 +294,12 @@ class Number:
 
 _UNSIGNED = r"(?:[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+|\d+)(?:\.\d*)?|\.\d+"
 _SIGN = r"(?P<sign>[+-]?)\s*"
-_POWER = r"10\s*\^\s*\{?\s*(?P<power>[+-]?\s?\d{1,3})\s*\}?"
+_POWER_OF_TEN = r"10\s*\^\s*\{?\s*(?P<power>[+-]?\s?\d{1,3})\s*\}?"
 _DECIMAL = re.compile(rf"{_SIGN}(?P<digits>{_UNSIGNED})", re.ASCII)
 _COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _SCIENTIFIC = re.compile(
-    rf"{_SIGN}(?:(?P<digits>{_UNSIGNED})(?:\s*(?:\\times|\\cdot|\*|x)\s*{_POWER}|[eE](?P<e>[+-]?\d{{1,3}}))"
-    rf"|(?P<alone>{_POWER.replace('power', 'only')}))",
+    rf"{_SIGN}(?:(?P<digits>{_UNSIGNED})(?:\s*(?:\\times|\\cdot|\*|x)\s*{_POWER_OF_TEN}|[eE](?P<e>[+-]?\d{{1,3}}))"
+    rf"|(?P<alone>{_POWER_OF_TEN.replace('power', 'only')}))",
     re.ASCII,
 )
 _PART = rf"\s*\(?\s*([+-]?\s?(?:{_UNSIGNED}))\s*\)?\s*"
@@ -318,9 +309,9 @@ _MIXED = re.compile(
     re.ASCII,
 )
 _RECURRING = re.compile(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{{?(\d+)\}}?", re.ASCII)
-_NUMBERS_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "quadrillion": 15}
-_NUMBERS_SCALES |= {"quintillion": 18, "lakh": 5, "crore": 7}
-SCALE = rf"(?:{'|'.join(_NUMBERS_SCALES)})s?"
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "quadrillion": 15}
+_SCALES |= {"quintillion": 18, "lakh": 5, "crore": 7}
+SCALE = rf"(?:{'|'.join(_SCALES)})s?"
 _SCALE = re.compile(rf"(.*\d)\s*({SCALE})", re.ASCII)
 
 
@@ -328,25 +319,25 @@ _SCALE = re.compile(rf"(.*\d)\s*({SCALE})", re.ASCII)
 def read_number(text: str) -> Number | None:
     """Parse a tidied text as one number; None when it is not one."""
     text = text.strip()
-    if not text or len(text) > _MAX_LENGTH:
+    if not text or len(text) > _MAX_NUMBER_LENGTH:
         return None
     if found := _SCALE.fullmatch(text):
         inner = read_number(found[1])
-        return None if inner is None else _shifted(inner, _NUMBERS_SCALES[found[2].removesuffix("s")])
+        return None if inner is None else shifted(inner, _SCALES[found[2].removesuffix("s")])
     if found := _DECIMAL.fullmatch(text):
         return _decimal(found["sign"], found["digits"])
     if found := _SCIENTIFIC.fullmatch(text):
         if found["alone"]:
             return Number(_signed(found["sign"], Fraction(10) ** int(found["only"].replace(" ", ""))))
         power = (found["power"] or found["e"]).replace(" ", "")
-        return _shifted(_decimal(found["sign"], found["digits"]), int(power))
+        return shifted(_decimal(found["sign"], found["digits"]), int(power))
     return _read_fraction(text)
 
 
 def read_decimal_comma(text: str) -> Number | None:
     """`1000,99` with a decimal comma, as in continental Europe; None for other texts (`1,000` is a thousand)."""
     text = text.strip()
-    if len(text) > _MAX_LENGTH or not _COMMA.fullmatch(text) or _DECIMAL.fullmatch(text):
+    if len(text) > _MAX_NUMBER_LENGTH or not _COMMA.fullmatch(text) or _DECIMAL.fullmatch(text):
         return None
     if not text.partition(",")[2].strip("0"):  # `72,0` are two numbers
         return None
@@ -378,7 +369,8 @@ def _decimal(sign: str, digits: str) -> Number:
     return Number(value, len(decimals), len(plain.rstrip("0").replace(".", "").lstrip("0")))
 
 
-def _shifted(number: Number, power: int) -> Number:
+def shifted(number: Number, power: int) -> Number:
+    """A number times a power of ten."""
     value = number.value * Fraction(10) ** power
     places = None if number.places is None else number.places - power
     return Number(value, places, number.significant)
@@ -446,15 +438,15 @@ _KNOWN_UNIT = re.compile(
 )
 _SYMBOL = rf"[{UNIT_SYMBOLS}](?![a-zA-Z])"
 _EXPONENT = re.compile(r"\^\s*\{?-?\d\}?")
-_QUANTITY_POWER = r"(?:\s*\^\s*\{?-?\d\}?)?"
+_UNIT_POWER = r"(?:\s*\^\s*\{?-?\d\}?)?"
 _COUNTED = re.compile(  # `12 red eggs`, `12 eggs/day`, `12 m^2`, `12 kg m/s`, `2 million people`
-    rf"(?P<number>[-+]?[\d.,/]*\d(?:\s+{SCALE})?)(?:\s+(?P<unit>[a-zA-Z]+{_QUANTITY_POWER}"
-    rf"(?:(?:[\s-]+|\s*(?:/|\\cdot)\s*)[a-zA-Z]+{_QUANTITY_POWER}){{0,4}})|/\s*(?P<each>[a-zA-Z]{{3,}}))\s*$"
+    rf"(?P<number>[-+]?[\d.,/]*\d(?:\s+{SCALE})?)(?:\s+(?P<unit>[a-zA-Z]+{_UNIT_POWER}"
+    rf"(?:(?:[\s-]+|\s*(?:/|\\cdot)\s*)[a-zA-Z]+{_UNIT_POWER}){{0,4}})|/\s*(?P<each>[a-zA-Z]{{3,}}))\s*$"
 )
 _AFTER_CONSTANT = re.compile(
-    rf"(?:(?<=[\d}})])\s+(?P<unit>{_SYMBOL}){_QUANTITY_POWER}|(?<=\\pi)\s+m\s*\^\s*\{{?[23]\}}?)\s*$"
+    rf"(?:(?<=[\d}})])\s+(?P<unit>{_SYMBOL}){_UNIT_POWER}|(?<=\\pi)\s+m\s*\^\s*\{{?[23]\}}?)\s*$"
 )
-_SYMBOL_LAST = re.compile(rf"\s{_SYMBOL}{_QUANTITY_POWER}\s*$")
+_SYMBOL_LAST = re.compile(rf"\s{_SYMBOL}{_UNIT_POWER}\s*$")
 _VARIABLE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
 _NOUNS = """
 people person man men woman women child children kid boy girl adult baby student teacher friend brother sister family
@@ -494,7 +486,7 @@ _CHANGES = re.compile(  # no unit even where the gold answer or the question has
 _WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")
 own: ContextVar[frozenset[str]] = ContextVar("own", default=frozenset())
 """`own_words` of the answers that are being compared."""
-_QUANTITY_LEADING = re.compile(
+_LEADING_WORDS = re.compile(
     r"^\s*(?:(?:\\text\{\s*)?(?:Rs|USD|EUR|GBP|US|about|approximately|approx|around|exactly|nearly)\.?(?:\s*\})?"
     r"|\\approx|\\sim)\s*(?=[\d.+\\-])",
     re.IGNORECASE,
@@ -527,7 +519,7 @@ def measured(text: str) -> Measured:
 
 @lru_cache(maxsize=4096)
 def _measured(text: str, words: frozenset[str]) -> Measured:
-    core, unit, percent, power = _QUANTITY_LEADING.sub("", text), "", False, ""
+    core, unit, percent, power = _LEADING_WORDS.sub("", text), "", False, ""
     if found := _PERCENT.search(core):
         core, percent = core[: found.start()], bool(core[: found.start()].strip())
     if (found := _COUNTED.fullmatch(core.strip())) and _is_unit(found["unit"] or found["each"], words):
@@ -592,27 +584,12 @@ def units_differ(first: Measured, second: Measured) -> bool:
     return first.unit != second.unit or bool(first.power and second.power and first.power != second.power)
 
 
-def quantities_agree(gold: Measured, prediction: Measured) -> bool | None:
-    """Compare two numbers, ignoring units; None where one is not a number, or may mean something else."""
-    target, *readings = read_number(gold.core), read_number(prediction.core), read_decimal_comma(prediction.core)
-    numbers = [number for number in readings if number is not None]
-    if target is None or not numbers:
-        return None
-    if any(agree_in_percent(target, number, gold.percent, prediction.percent) for number in numbers):
-        return not units_differ(gold, prediction)
-    return None if "," in gold.core and "," in prediction.core else False
-
-
 def agree_in_percent(gold: Number, prediction: Number, gold_percent: bool, prediction_percent: bool) -> bool:
     """Compare two numbers of which one or both carry a percent sign."""
     if numbers_agree(gold, prediction):
         return True
     if gold_percent == prediction_percent:
         return False
-    return numbers_agree(hundredth(gold), prediction) if gold_percent else numbers_agree(gold, hundredth(prediction))
-
-
-def hundredth(number: Number) -> Number:
-    """A hundredth of the number."""
-    places = None if number.places is None else number.places + 2
-    return Number(number.value / Fraction(100), places, number.significant)
+    return (
+        numbers_agree(shifted(gold, -2), prediction) if gold_percent else numbers_agree(gold, shifted(prediction, -2))
+    )

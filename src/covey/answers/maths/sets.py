@@ -11,8 +11,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from covey.answers.maths import shape as final_form
-from covey.answers.maths import shape as structure
+from covey.answers.maths import shape
 from covey.answers.maths.symbolic import real_value
 
 _OPERATORS: dict[str, Callable[[bool, bool], bool]] = {
@@ -45,26 +44,26 @@ def sets_agree(gold: str, prediction: str) -> bool | None:
     if any(first.holds(place) != second.holds(place) for place in (*ends, *gaps)):
         return False
     texts = [(text, second.ends.get(end, text)) for end, text in first.ends.items()]
-    return all(mine == text or final_form.admits(mine, text) for mine, text in texts)
+    return all(mine == text or shape.admits_form(mine, text) for mine, text in texts)
 
 
 def _is_composed(text: str) -> bool:
-    return any(token in _OPERATORS or token == r"\ne" for _, token in structure.top_level(text))
+    return any(token in _OPERATORS or token == r"\ne" for _, token in shape.top_level(text))
 
 
 def _read(text: str) -> _Set | None:
-    parts = structure.split(text, r"\in")
-    if len(parts) == 2 and structure.is_name(parts[0]):
+    parts = shape.split(text, r"\in")
+    if len(parts) == 2 and shape.is_name(parts[0]):
         text = parts[1]
-    without = structure.split(text, r"\ne")
-    if len(without) == 2 and structure.is_name(without[0]):
-        points = [_interval(value, value, "[", "]") for value in structure.split(without[1], ",", "or", "and")]
+    without = shape.split(text, r"\ne")
+    if len(without) == 2 and shape.is_name(without[0]):
+        points = [_interval(value, value, "[", "]") for value in shape.split(without[1], ",", "or", "and")]
         return _joined([_interval(r"-\infty", r"\infty", "(", ")"), *points], [r"\setminus"] * len(points))
     return _composed(text, 0)
 
 
 def _composed(text: str, depth: int) -> _Set | None:
-    operators = [(place, token) for place, token in structure.top_level(text) if token in _OPERATORS]
+    operators = [(place, token) for place, token in shape.top_level(text) if token in _OPERATORS]
     if len(operators) > _MAX_PARTS or depth > 6:
         return None
     begins = [0, *(place + len(token) for place, token in operators)]
@@ -91,13 +90,13 @@ def _joined(parts: Sequence[_Set | None], operators: Sequence[str]) -> _Set | No
 def _simple(text: str, depth: int) -> _Set | None:
     if text == r"\emptyset":
         return _Set({}, lambda place: False)
-    inside = structure.bracketed(text)
+    inside = shape.bracketed(text)
     if inside is None:
-        regions = (structure.read_region(text) or ("", []))[1]
+        regions = (shape.read_region(text) or ("", []))[1]
         intervals = [_interval(one.low, one.high, one.opening, one.closing) for one in regions]
         return _joined(intervals, [r"\cup"] * (len(intervals) - 1))
     opening, content, closing = inside
-    items = structure.split(content, ",")
+    items = shape.split(content, ",")
     if opening in ("{", r"\{"):
         return _joined([_interval(item, item, "[", "]") for item in items], [r"\cup"] * (len(items) - 1))
     if len(items) == 2:

@@ -1,18 +1,13 @@
-r"""What an answer is: a list, set, interval, equation, matrix; in final form or not.
+r"""The shape of an answer (list, set, interval, equation, matrix, …), and whether it is in final form.
 
-The shape of an answer: lists, tuples, sets, intervals, unions, equations, inequalities, matrices, times, ratios.
+Functions of shapes take a tidied text and return its parts as texts, or None where the text has another shape.
 
-Every function takes a tidied text and returns its parts as texts, or None where the text has another shape.
-
-Whether an answer is in final form, or an expression that is left to be evaluated: `92 + 88` for 180.
-
-It matters where two answers are equal only by evaluation, and the gold answer is a number or a constant in final form
-itself. Final are a number, a fraction, a mixed number, a percentage, one root, power, factorial or binomial of plain
-numbers, `a \cdot 10^n`; and of other constants what mathematicians leave: `16\pi/3`, `2 + 3i`, `\frac{1+\sqrt5}{2}`. A
-sum or product of which one line of arithmetic joins two rational parts is not (`1 + 2 + \sqrt3`, `2 \cdot 3\pi`), nor
-is a quotient with a whole value, `48/2`; the fraction `\frac{8}{2}` is.
-
-With the question at hand, an answer with an operator that is a piece of it states no result either.
+An expression that is left to be evaluated (`92 + 88` for 180) matters where two answers are equal only by evaluation,
+and the gold answer is a number or a constant in final form itself. Final are a number, a fraction, a mixed number, a
+percentage, one root, power, factorial or binomial of plain numbers, `a \cdot 10^n`; and of other constants what
+mathematicians leave: `16\pi/3`, `2 + 3i`, `\frac{1+\sqrt5}{2}`. A sum or product of which one line of arithmetic joins
+two rational parts is not (`1 + 2 + \sqrt3`, `2 \cdot 3\pi`), nor is a quotient with a whole value, `48/2`; the fraction
+`\frac{8}{2}` is. With the question at hand, an answer with an operator that is a piece of it states no result either.
 """
 
 from __future__ import annotations
@@ -136,7 +131,7 @@ _SIGNS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 
 
 _NAME = re.compile(r"(?:\\?[A-Za-z]|[|/:,()'{}\s^*]|\\[{}])+")
-_OPERATORS = re.compile(
+_NOT_IN_NAME = re.compile(
     r"\\(?:sin|cos|tan|cot|sec|csc|sqrt|log|ln|pi|infty|cdot|times|frac|sum|int|lim|not|neg|lnot)(?![a-zA-Z])"
 )
 _DENIED = re.compile(r"\\text\{\s*(?:not|no|or)\b|\\ne(?![a-z])", re.IGNORECASE)
@@ -163,7 +158,7 @@ def is_name(text: str) -> bool:
         return False
     if not bare.strip():
         return bool(text)
-    return "^" not in bare and "*" not in bare and not _OPERATORS.search(bare) and _NAME.fullmatch(bare) is not None
+    return "^" not in bare and "*" not in bare and not _NOT_IN_NAME.search(bare) and _NAME.fullmatch(bare) is not None
 
 
 def read_named(text: str) -> Named | None:
@@ -371,7 +366,7 @@ _CHOICE = re.compile(r"\(?\s*(?:\\text\{)?\s*(?:(?:[Oo]ption|[Cc]hoice)\s+)?\(?\
 _CHOICE_AND_MORE = re.compile(
     r"(?:\\text\{\s*)?(?:\(\s*([A-J])\s*\)(?![(A-Za-z])(?:[:,](?=\s))?|([A-J])\s*[.:)])\s*\}?\s*(\S.*)", re.DOTALL
 )
-_OPERATOR = re.compile(  # the letter is then part of an expression; `(C) -5` is a choice
+_NOT_AFTER_LETTER = re.compile(  # the letter is then part of an expression; `(C) -5` is a choice
     r"[+*/=^!,;:<>&|_)\]}]|\\(?:cdot|times|to|in|notin|infty|Rightarrow|implies|approx|sim|equiv|ne|[pm][mp]|c[ua]p|[gl]e|land"
     r"|lor|vee|wedge|\\)(?![a-zA-Z])|-(?!\s*\$?[\d.]+$)"
 )
@@ -385,7 +380,7 @@ def read_choice(text: str) -> tuple[str, str] | None:
     if found := _CHOICE.fullmatch(text):
         return found[1].upper(), ""
     found = _CHOICE_AND_MORE.fullmatch(text)
-    if found is None or _OTHER_CHOICE.search(found[3]) or _OPERATOR.match(found[3]):
+    if found is None or _OTHER_CHOICE.search(found[3]) or _NOT_AFTER_LETTER.match(found[3]):
         return None
     return found[1] or found[2], found[3]
 
@@ -394,7 +389,7 @@ _RATIONAL = frozenset(
     ("add", "mul", "div", "neg", "pow", "factorial", "binom", "mod", "abs", "floor", "ceil", "max", "min")
 )
 _QUOTIENT = re.compile(r"[-+(\s]*[\d.,]+\)?\s*/[-+(\s]*[\d.,]+\)?", re.ASCII)
-_FINAL_FORM_OPERATOR = re.compile(
+_OPERATOR = re.compile(
     r"(?<=[\w)\]}!%])\s*[-+](?![A-Za-z]{2})|[*|=]|/(?![A-Za-z]{2})|(?:[\d)}]|(?<![A-Za-z])[A-Za-z])!|\^(?!\\circ)"
     r"|\\(?:frac|sqrt|cdot|times|d?t?binom|choose|l?floor|l?ceil|b?mod|pm|mp|gcd|lcm|max|min|log|ln|exp"
     r"|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?)(?![a-zA-Z])"
@@ -408,7 +403,7 @@ _pending: ContextVar[list[str] | None] = ContextVar("pending", default=None)
 
 
 @contextmanager
-def required(pending: list[str] | None) -> Iterator[None]:
+def final_form_required(pending: list[str] | None) -> Iterator[None]:
     """Inside, predictions must be in final form: those that equal the gold answer and are not are listed, and count
     as different. None waives it."""
     token = _pending.set(pending)
@@ -418,7 +413,7 @@ def required(pending: list[str] | None) -> Iterator[None]:
         _pending.reset(token)
 
 
-def admits(gold: str, prediction: str) -> bool:
+def admits_form(gold: str, prediction: str) -> bool:
     """Whether a prediction equal to the gold answer, both without units, is in final form."""
     pending = _pending.get()
     if pending is None or _is_final(gold, prediction):
@@ -490,8 +485,8 @@ def _parts(node: Node, op: str) -> list[Node]:
 def is_copied(prediction: str, gold: str, question: str) -> bool:
     r"""Whether an answer has an operator (a sign is none), is a piece of the question, and is not the gold answer's own
     notation: `2^{10}` for "Compute 2^{10}"; `7/2` is the notation of `\frac{7}{2}`."""
-    piece, own = _value(prediction), _value(gold)
-    if not _FINAL_FORM_OPERATOR.search(piece) or read_choice(tidy(gold)):
+    piece, own = _bare(prediction), _bare(gold)
+    if not _OPERATOR.search(piece) or read_choice(tidy(gold)):
         return False
     piece = _normalised(piece)
     if not piece or piece == _normalised(own):
@@ -503,12 +498,10 @@ def is_copied(prediction: str, gold: str, question: str) -> bool:
 def needs_question(prediction: str) -> bool:
     """Whether the question may decide about a prediction: it has an operator (see `is_copied`), or words, which may be
     what the question counts."""
-    return (
-        re.search(r"[A-Za-z]{2}", prediction) is not None or _FINAL_FORM_OPERATOR.search(_value(prediction)) is not None
-    )
+    return re.search(r"[A-Za-z]{2}", prediction) is not None or _OPERATOR.search(_bare(prediction)) is not None
 
 
-def _value(answer: str) -> str:
+def _bare(answer: str) -> str:
     """An answer without its name and unit."""
     text = tidy(answer)
     named = read_named(text)

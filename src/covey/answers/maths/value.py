@@ -1,21 +1,10 @@
-"""Exact or bounded values within a budget.
+"""The value of an expression: exact where arithmetic is, otherwise with enough digits to tell values apart.
 
-The work budget for comparing one pair of answers: counted, not timed, so that verdicts are reproducible.
-
-The unit is about a microsecond on a machine of 2026. Expensive work is paid for before it is done.
-
-Arithmetic on exact fractions, on mpmath's real and complex numbers, and on matrices of them.
-
-Every operation knows the size of its result before it computes it, and pays for it (`covey.answers.maths.value`). What
-is undefined, infinite, or too large has no value. Real numbers stay real unless complex ones are asked for:
-`(-1)^{1/2}` then has no value.
-
-The precision of an inexact number grows with the magnitudes of intermediate results. So what is smaller than half of
-its digits is zero, and not a small difference: `1 - 2^{-200}` is not 1.
-
-The value of an expression: exact where arithmetic is, otherwise with enough digits to tell values apart.
-
-What is undefined, infinite, or too large has no value, not even where it would cancel (`1 / infinity`).
+Work is counted, not timed, so that verdicts are reproducible: each operation knows the size of its result before it
+computes it, and pays for it. What is undefined, infinite, or too large has no value, not even where it would cancel
+(`1 / infinity`). Real numbers stay real unless complex ones are asked for: `(-1)^{1/2}` then has no value. The
+precision of an inexact number grows with the magnitudes of intermediate results. So what is smaller than half of its
+digits is zero, and not a small difference: `1 - 2^{-200}` is not 1.
 """
 
 from __future__ import annotations
@@ -31,6 +20,7 @@ from typing import Any
 
 from covey.answers.maths.expression import Node
 
+# The unit of work is about a microsecond on a machine of 2026.
 _left: ContextVar[float] = ContextVar("left", default=float("inf"))
 
 
@@ -61,7 +51,9 @@ Value = Any
 
 _MAX_EXACT_BITS = 70_000
 _MAX_BITS = 1_200  # binary exponents of inexact numbers lie between plus and minus this
-FIRST_PRECISION = 512
+_FIRST_PRECISION = 512
+_MAX_FACTORIAL = 2_500
+_PASSES = 4
 _FUNCTION_COST = 60.0  # microseconds at the first precision
 
 
@@ -95,6 +87,54 @@ def as_fraction(value: Value) -> Fraction:
     return Fraction(-int(mantissa) if sign else int(mantissa)) * Fraction(2) ** int(exponent)
 
 
+def _bits(value: Fraction) -> int:
+    return value.numerator.bit_length() + value.denominator.bit_length()
+
+
+def _as_integer(value: Value) -> int | None:
+    """A value that is a whole number; None where it is not."""
+    return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else None
+
+
+def evaluate(node: Node, at: Mapping[str, Fraction] | None = None, imaginary: bool = False) -> Value:
+    """The value of an expression.
+
+    Args:
+        node: the expression.
+        at: the values of its variables.
+        imaginary: whether complex numbers are allowed, in intermediate results too.
+
+    Raises:
+        NoValueError: it has none, or none that can be computed.
+        ExhaustedError: it would need more work than is left.
+    """
+    from mpmath import libmp
+
+    precision = _FIRST_PRECISION
+    for _ in range(_PASSES):
+        run = _Run(at or {}, precision, imaginary)
+        found: Value = None
+        try:
+            found = run.value(node)
+        except (ArithmeticError, ValueError, libmp.NoConvergence):  # mpmath's errors for "no value"
+            found = None
+        needed = 6 * run.largest + 212
+        if needed <= precision:
+            if found is None:
+                raise NoValueError
+            return found
+        precision = needed
+    raise NoValueError
+
+
+def values_at(nodes: tuple[Node, ...], place: Mapping[str, Fraction], imaginary: bool) -> tuple[Value, ...]:
+    """The values of expressions at a place; empty where one of them has none."""
+    try:
+        return tuple(evaluate(node, place, imaginary) for node in nodes)
+    except NoValueError:
+        return ()
+
+
 _contexts = threading.local()  # mpmath's precision belongs to a context, and a context to a thread
 
 
@@ -106,14 +146,15 @@ def _context() -> Any:
     return _contexts.one
 
 
-class Arithmetic:
-    """The operations, at one precision in bits."""
+class _Run:
+    """One pass over an expression, at one precision in bits."""
 
-    def __init__(self, precision: int, imaginary: bool) -> None:
+    def __init__(self, at: Mapping[str, Fraction], precision: int, imaginary: bool) -> None:
+        self._at = at
         self._imaginary = imaginary
         self._mp = _context()
         self._mp.prec = precision
-        self._cost = _FUNCTION_COST * (precision / FIRST_PRECISION) ** 1.4
+        self._cost = _FUNCTION_COST * (precision / _FIRST_PRECISION) ** 1.4
         self._small = self._mp.ldexp(1, -precision // 2)
         self.largest = 0
         """The largest absolute binary exponent of the numbers so far."""
@@ -196,7 +237,7 @@ class Arithmetic:
         return 1 / value if isinstance(value, Fraction) else self._checked(1 / value)
 
     def _power(self, base: Value, exponent: Value) -> Value:
-        whole = as_integer(exponent)
+        whole = _as_integer(exponent)
         if base == 0:
             if is_real(exponent) and exponent > 0:
                 return Fraction(0)
@@ -223,7 +264,7 @@ class Arithmetic:
             raise NoValueError
 
     def _root(self, base: Value, degree: Value) -> Value:
-        number = as_integer(degree)
+        number = _as_integer(degree)
         if number is None or not 0 < number <= _MAX_BITS:
             return self._power(base, self._inverse(degree))
         if base == 0:
@@ -237,66 +278,6 @@ class Arithmetic:
                 return Fraction(above, below)
         spend(self._cost)
         return self._checked(self._mp.root(self._inexact(base), number))
-
-
-def _bits(value: Fraction) -> int:
-    return value.numerator.bit_length() + value.denominator.bit_length()
-
-
-def as_integer(value: Value) -> int | None:
-    """A value that is a whole number; None where it is not."""
-    return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else None
-
-
-_MAX_FACTORIAL = 2_500
-_PASSES = 4
-
-
-def evaluate(node: Node, at: Mapping[str, Fraction] | None = None, imaginary: bool = False) -> Value:
-    """The value of an expression.
-
-    Args:
-        node: the expression.
-        at: the values of its variables.
-        imaginary: whether complex numbers are allowed, in intermediate results too.
-
-    Raises:
-        NoValueError: it has none, or none that can be computed.
-        ExhaustedError: it would need more work than is left.
-    """
-    from mpmath import libmp
-
-    precision = FIRST_PRECISION
-    for _ in range(_PASSES):
-        run = _Run(at or {}, precision, imaginary)
-        found: Value = None
-        try:
-            found = run.value(node)
-        except (ArithmeticError, ValueError, libmp.NoConvergence):  # mpmath's errors for "no value"
-            found = None
-        needed = 6 * run.largest + 212
-        if needed <= precision:
-            if found is None:
-                raise NoValueError
-            return found
-        precision = needed
-    raise NoValueError
-
-
-def values_at(nodes: tuple[Node, ...], place: Mapping[str, Fraction], imaginary: bool) -> tuple[Value, ...]:
-    """The values of expressions at a place; empty where one of them has none."""
-    try:
-        return tuple(evaluate(node, place, imaginary) for node in nodes)
-    except NoValueError:
-        return ()
-
-
-class _Run(Arithmetic):
-    """One pass over an expression, at one precision in bits."""
-
-    def __init__(self, at: Mapping[str, Fraction], precision: int, imaginary: bool) -> None:
-        super().__init__(precision, imaginary)
-        self._at = at
 
     def value(self, node: Node) -> Value:
         spend(3.0)
@@ -397,21 +378,21 @@ class _Run(Arithmetic):
         return best
 
     def _divisor(self, function: Callable[..., int], *values: Value) -> Value:
-        numbers = [as_integer(value) for value in values]
+        numbers = [_as_integer(value) for value in values]
         self._pay_exact(sum(number.bit_length() for number in numbers if number is not None))
         if None in numbers or 0 in numbers:
             raise NoValueError
         return Fraction(function(*numbers))
 
     def _factorial(self, value: Value) -> Value:
-        number = as_integer(value)
+        number = _as_integer(value)
         if number is None or not 0 <= number <= _MAX_FACTORIAL:
             raise NoValueError
         spend(100.0)
         return Fraction(math.factorial(number))
 
     def _binomial(self, above: Value, below: Value) -> Value:
-        total, chosen = as_integer(above), as_integer(below)
+        total, chosen = _as_integer(above), _as_integer(below)
         if total is None or chosen is None or not 0 <= chosen <= total:
             raise NoValueError
         self._pay_exact(min(chosen, total - chosen) * total.bit_length())

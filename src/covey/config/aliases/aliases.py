@@ -14,9 +14,8 @@ from covey.config.aliases import environment
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
 from covey.config.aliases.vllm_place import vllm_device, vllm_url
-from covey.config.groups import training as snapshot
 from covey.config.groups.objectives import SETTINGS
-from covey.config.groups.training import OWNED_ELSEWHERE
+from covey.config.groups.training import OWNED_ELSEWHERE, training_fields
 from covey.config.keys import GROUPS, kinds
 from covey.config.values import is_mapping_kind, members
 
@@ -317,7 +316,7 @@ _KWARGS = {
 @cache
 def table() -> Mapping[str, Alias]:
     """Every alias by name."""
-    fields = {name: f"training.{name}" for name in snapshot.fields() if name not in OWNED_ELSEWHERE}
+    fields = {name: f"training.{name}" for name in training_fields() if name not in OWNED_ELSEWHERE}
     ignored = {name: Alias(convert=_ignored, kind=ANYTHING) for name in _words(_IGNORED)}
     unsupported = {name: Alias(convert=_unsupported, kind=ANYTHING) for name in _words(_UNSUPPORTED)}
     named = {name: Alias(key) for name, key in {**fields, **_RENAMED}.items()}
@@ -345,9 +344,9 @@ def look_up(name: str) -> Alias | None:
         no_key = inside is not None and inside.convert in (_ignored, _unsupported)
         return inside if inside is not None and (no_key or inside.key.startswith("model.")) else None
     if group in ("training", "grpo", "optimizer", "generation") and rest:
-        return look_up(rest) if rest in snapshot.fields() or rest in table() else None
+        return look_up(rest) if rest in training_fields() or rest in table() else None
     head, _, inside_name = name.partition(".")
-    if inside_name and head in snapshot.fields() and is_mapping_kind(snapshot.fields()[head].type):
+    if inside_name and head in training_fields() and is_mapping_kind(training_fields()[head].type):
         return Alias(f"training.{name}")
     return None
 

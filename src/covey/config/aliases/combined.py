@@ -12,7 +12,7 @@ from typing import Any
 
 from covey.config.aliases.alias_result import AliasResult, AliasValueError, DeferredValue
 from covey.config.aliases.conversions import flag, number
-from covey.config.groups import training as snapshot
+from covey.config.groups.training import training_fields
 
 CanonicalValues = Mapping[str, Any]
 CombinedConversion = Callable[[CanonicalValues, frozenset[str]], AliasResult]
@@ -37,7 +37,7 @@ def evaluation(values: CanonicalValues, set_here: frozenset[str]) -> AliasResult
         return AliasResult({"evaluation.every_steps": "epoch"})
     steps = values.get("eval_steps")
     if strategy == "steps" and not steps:
-        steps = values.get("training.logging_steps", snapshot.fields()["logging_steps"].default)
+        steps = values.get("training.logging_steps", training_fields()["logging_steps"].default)
     if steps is None:
         return AliasResult()
     return AliasResult({"evaluation.every_steps": _steps(number(steps))})

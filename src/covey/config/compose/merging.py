@@ -19,8 +19,8 @@ from covey.config.compose.derived_values import drop_stale_weights, leave_out_ot
 from covey.config.compose.group_files import CONF
 from covey.config.compose.recipe import Composition, Part
 from covey.config.compose.values_tree import apply_setting, placeholder, resolve, resolving, set_defaults, value_of
-from covey.config.groups import training as snapshot
 from covey.config.groups.model import ModelConfig, is_starter
+from covey.config.groups.training import training_fields
 from covey.config.keys import GROUPS, Choice, Setting, Source, Written, kinds
 from covey.config.values import BadKeyError, coerce, show
 
@@ -395,4 +395,4 @@ def _concerns(setting: Setting, key: str) -> bool:
 
 def _default(key: str) -> Any:
     group, _, name = key.partition(".")
-    return snapshot.fields()[name].default if group == "training" else 1.0
+    return training_fields()[name].default if group == "training" else 1.0

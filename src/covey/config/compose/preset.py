@@ -10,8 +10,8 @@ from covey.config.aliases.presets import Selection
 from covey.config.compose.group_files import CONF
 from covey.config.compose.merging import Merging
 from covey.config.compose.values_tree import value_of
-from covey.config.groups import training as snapshot
 from covey.config.groups.model import ModelConfig
+from covey.config.groups.training import training_fields
 
 _ITS_NAMES = frozenset({"full_training", "quick_test"})
 """Experiments of Covey that Agent-Tunix has too, with other contents."""
@@ -71,4 +71,4 @@ def _same_name(merging: Merging, model: str) -> tuple[Selection | None, str]:
 def _value(values: Mapping[str, Any], key: str) -> Any:
     """The value of a key, by default TRL's."""
     found, (group, _, name) = value_of(values, key), key.partition(".")
-    return snapshot.fields()[name].default if found is None and group == "training" else found
+    return training_fields()[name].default if found is None and group == "training" else found

@@ -1,9 +1,4 @@
-"""Config files: found, read, and in the order in which they are merged.
-
-Reading a config file: YAML with a defaults list of groups and with keys to set, nested or dotted.
-
-What a run is made of: its config files in the order in which they are merged.
-"""
+"""Reading config files: YAML with a defaults list of groups and keys to set, nested or dotted; and those of a run."""
 
 from __future__ import annotations
 

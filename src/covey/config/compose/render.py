@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from covey.config.compose.build import as_dict, flatten
-from covey.config.groups import training as snapshot
 from covey.config.groups.objectives import SETTINGS
+from covey.config.groups.training import explanations, training_fields
 from covey.config.keys import GROUPS, check_known, kinds
 from covey.config.schema import Config
 from covey.config.secrets import is_secret_key, without_secrets
@@ -103,7 +103,7 @@ def document(key: str) -> KeyDoc:
         raise BadKeyError(key, f" lies inside {key.rpartition('.')[0]}, whose keys are passed on as they are.")
     group, _, name = key.rpartition(".")
     if group == "training":
-        field = snapshot.fields()[name]
+        field = training_fields()[name]
         return _key_doc(key, field.type, field.choices, field.default, _explained(name), "trl")
     owner = GROUPS.get(group, Config)
     (item,) = [found for found in dataclasses.fields(owner) if found.name == name]
@@ -114,7 +114,7 @@ def document(key: str) -> KeyDoc:
 
 
 def _explained(name: str) -> str:
-    return snapshot.explanations().get(name, f"See `{name}` in the documentation of TRL's GRPOConfig.")
+    return explanations().get(name, f"See `{name}` in the documentation of TRL's GRPOConfig.")
 
 
 def _key_doc(key: str, kind: str, choices: tuple[Any, ...], default: Any, doc: str, origin: str) -> KeyDoc:
@@ -125,7 +125,7 @@ def _key_doc(key: str, kind: str, choices: tuple[Any, ...], default: Any, doc: s
 
 
 def _comparable(config: Config) -> Mapping[str, Any]:
-    defaults = {f"training.{name}": field.default for name, field in snapshot.fields().items()}
+    defaults = {f"training.{name}": field.default for name, field in training_fields().items()}
     return without_secrets({**defaults, **{key: _current_names(value) for key, value in flatten(config).items()}})
 
 

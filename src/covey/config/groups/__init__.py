@@ -1,1 +1,1 @@
-"""One file per config group: its dataclass, every field documented, and its checks."""
+"""The config groups: their dataclasses, with every field documented, and their checks."""

@@ -1,19 +1,4 @@
-"""Objective: the choice, each objective's settings, KL control.
-
-What the settings of every built-in objective derive from.
-
-The settings of objectives that compare the completions of a group: by answer modes, or by likelihood.
-
-The group `objective.kl`: control of the weight of the KL divergence.
-
-The settings of MaxEnt, and what it requires of a run.
-
-The settings of objectives that need rewards alone: Dr. GRPO, MaxRL, pass@k and quantile baselines.
-
-The settings of xDr.GRPO, and what it requires of a run.
-
-The group `objective`: how rewards become advantages, and what that requires of the rest of the config.
-"""
+"""The group `objective`: the settings of each objective, what it requires of a run, and control of the KL weight."""
 
 from __future__ import annotations
 
@@ -145,15 +130,13 @@ class KLConfig(Group):
 
 LengthReduction = Literal["sum", "mean"]
 
-LENGTH_FORMS: Mapping[str, LengthReduction] = MappingProxyType(
+MAXENT_LOSSES: Mapping[str, LengthReduction] = MappingProxyType(
     {"grpo": "mean", "luspo": "sum", "dr_grpo": "sum", "dapo": "sum"}
 )
 """The losses that support MaxEnt, and how they reduce over the tokens of a completion: at equal weights, `sum` losses
 have the gradient of Σ_t log π, and `mean` losses that of Σ_t log π / |o|. Other losses have a normaliser that depends
 on the micro-batch, or weigh positive and negative advantages differently."""
-
-
-FITS = ("mle", "listwise")
+MAXENT_FITS = ("mle", "listwise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +153,7 @@ class MaxEntSettings(ObjectiveSettings):
     """Lower bound of q for each completion; times the group size it must be below 1."""
     length_normalize_ref: bool = option(True, live="training.beta != 0")
     """Whether the reference model's log-prob of a completion is the mean over its tokens instead of the sum."""
-    fit: str = option("listwise", choices=FITS)
+    fit: str = option("listwise", choices=MAXENT_FITS)
     """How the target is fitted: weighted maximum likelihood (`mle`), or cross-entropy with the policy's own
     distribution over the group (`listwise`)."""
 
@@ -178,7 +161,7 @@ class MaxEntSettings(ObjectiveSettings):
         self, *, loss_type: str, num_generations: int, max_completion_length: int | None, beta: float | None = None
     ) -> None:
         """Check that the loss supports MaxEnt, and that the floor under q leaves room for q."""
-        if loss_type not in LENGTH_FORMS:
+        if loss_type not in MAXENT_LOSSES:
             raise BadKeyError(
                 "training.loss_type",
                 f"={loss_type} does not work with objective=maxent: choose grpo (a completion counts by its mean "
@@ -259,7 +242,7 @@ class QuantileSettings(LinearSettings):
     only these count, above it only the wrong ones."""
 
 
-LOSSES = ("dr_grpo", "grpo")
+XDR_LOSSES = ("dr_grpo", "grpo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +265,7 @@ class XDRSettings(ObjectiveSettings):
         self, *, loss_type: str, num_generations: int, max_completion_length: int | None, beta: float | None = None
     ) -> None:
         """Check the loss, whose length share is that of the utilities, and that there is a reference if it counts."""
-        if loss_type not in LOSSES:
+        if loss_type not in XDR_LOSSES:
             raise BadKeyError(
                 "training.loss_type",
                 f"={loss_type} does not work with objective=xdr, whose weights follow from a completion's share in the "

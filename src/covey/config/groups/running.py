@@ -1,11 +1,4 @@
-"""Evaluation, logging, launch.
-
-The group `evaluation`: when and how the model is evaluated on held-out problems.
-
-The group `logging`: what is logged and shown while training.
-
-The group `launch`: on how many processes and machines a run is started, and how it is supervised.
-"""
+"""The groups `evaluation`, `logging` and `launch`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Rollout engine and speed switches.
-
-The group `rollout`: the engine that generates the completions in training; and the names of all engines.
-
-The group `speed`: which repeated work is saved, and what a token budget requires of the rest of the config.
-"""
+"""The groups `rollout`, what generates the completions in training, and `speed`, which repeated work is saved."""
 
 from __future__ import annotations
 

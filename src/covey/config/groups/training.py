@@ -1,12 +1,7 @@
-"""TRL's fields from the snapshot, their ranges.
+"""The group `training`: TRL's `GRPOConfig` fields under their own names, and Covey's own, checked without TRL.
 
-The fields of the group `training`: a committed snapshot of TRL's `GRPOConfig`, and Covey's own, without torch.
-
-Allowed values of TRL's fields beyond their types: choices of texts, and ranges of numbers.
-
-When TRL's fields have an effect: expressions of `covey.config.live`, and the fields that never have one.
-
-The group `training`: TRL's `GRPOConfig` fields under their own names, checked without importing TRL.
+The names, types and defaults of TRL's fields are a committed snapshot. Which of their values are possible, and when
+they have an effect, is written here.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ from typing import Any
 
 from covey.config.values import MAX_SECONDS, MAX_TOKENS, BadKeyError, check_choice, check_range, coerce, members, show
 
-PATH = Path(__file__).with_name("training_fields.json")
+FIELDS_FILE = Path(__file__).with_name("training_fields.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class Field:
     """The possible values where TRL names them in an enum."""
 
 
-OWN: Mapping[str, tuple[Field, str]] = MappingProxyType(
+OWN_FIELDS: Mapping[str, tuple[Field, str]] = MappingProxyType(
     {
         field.name: (field, text)
         for field, text in (
@@ -77,15 +72,15 @@ OWN: Mapping[str, tuple[Field, str]] = MappingProxyType(
 
 
 @cache
-def fields() -> Mapping[str, Field]:
+def training_fields() -> Mapping[str, Field]:
     """Every field by name: TRL's in TRL's order, then Covey's own."""
-    entries = json.loads(PATH.read_text(encoding="utf-8"))["fields"]
+    entries = json.loads(FIELDS_FILE.read_text(encoding="utf-8"))["fields"]
     return MappingProxyType(
         {
             name: Field(name, entry["type"], entry["default"], tuple(entry.get("choices", ())))
             for name, entry in entries.items()
         }
-        | {name: field for name, (field, _) in OWN.items()}
+        | {name: field for name, (field, _) in OWN_FIELDS.items()}
     )
 
 
@@ -101,7 +96,7 @@ def explanations() -> Mapping[str, str]:
         source = Path(spec.origin).parent / file if spec is not None and spec.origin else None
         if source is not None and source.is_file():
             found |= _helps(source)
-    return MappingProxyType(found | {name: text for name, (_, text) in OWN.items()})
+    return MappingProxyType(found | {name: text for name, (_, text) in OWN_FIELDS.items()})
 
 
 _EXPLAINED_IN = (
@@ -176,16 +171,8 @@ RANGES: Mapping[str, _Range] = MappingProxyType(
         **dict.fromkeys(
             (
                 *("learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "beta", "epsilon", "epsilon_high"),
-                *(
-                    "staleness",
-                    "top_k",
-                    "adam_epsilon",
-                    "neftune_noise_alpha",
-                    "eval_delay",
-                    "router_aux_loss_coef",
-                    "data_seed",
-                ),
-                *("num_completions_to_print", "entropy_coef_delta", "entropy_target"),
+                *("staleness", "top_k", "adam_epsilon", "neftune_noise_alpha", "eval_delay", "router_aux_loss_coef"),
+                *("data_seed", "num_completions_to_print", "entropy_coef_delta", "entropy_target"),
                 *("off_policy_mask_threshold", "vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"),
                 *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
                 "vllm_importance_sampling_cap",
@@ -226,10 +213,10 @@ _FILES = ("accelerator_config", "fsdp_config", "deepspeed")
 _OPTIM_ARGS = re.compile(r"\s*\w+\s*=[^=,]+(,\s*\w+\s*=[^=,]+)*")
 
 
-def check_limits(name: str, value: Any) -> Any:
+def _check_limits(name: str, value: Any) -> Any:
     """The checked value of a field; a mapping written as JSON text becomes a mapping. Raises a `BadKeyError` if TRL,
     transformers or PyTorch would reject it later, or crash on it."""
-    key, known = f"training.{name}", fields()[name]
+    key, known = f"training.{name}", training_fields()[name]
     if choices := known.choices or CHOICES.get(name, ()):
         check_choice(key, value.split() if name == "debug" and isinstance(value, str) else value, choices)
     check_range(key, value, **RANGES.get(name, {}))
@@ -265,7 +252,7 @@ def _check_inside(name: str, values: Mapping[str, Any]) -> None:
 
 
 def _kind(name: str) -> str:
-    kind = fields()[name].type
+    kind = training_fields()[name].type
     return kind if kind.endswith("None") else f"{kind} | None"
 
 
@@ -386,7 +373,7 @@ ASKS_FOR_NOTHING = (None, 0.0, "random")
 """Their values that are accepted."""
 
 
-def refuse_unfollowed(name: str, value: Any) -> None:
+def _refuse_unfollowed(name: str, value: Any) -> None:
     """Raise a `BadKeyError` for a value of TRL's that training would not follow; what asks for nothing is accepted."""
     if name in REFUSED and value not in ASKS_FOR_NOTHING:
         raise BadKeyError(f"training.{name}", f"={show(value)} has no effect in GRPO: {REFUSED[name]}. Leave it out.")
@@ -439,7 +426,7 @@ class TrainingConfig:
     """The values set by Covey's defaults or the user, in TRL's order; nothing else."""
 
     def __post_init__(self) -> None:
-        known = fields()
+        known = training_fields()
         for name in self.values:
             if name in OWNED_ELSEWHERE:
                 raise BadKeyError(f"training.{name}", f" is not read: {OWNED_ELSEWHERE[name]}.")
@@ -458,7 +445,7 @@ class TrainingConfig:
         return int(self.per_device_train_batch_size * (self.gradient_accumulation_steps if steps is None else steps))
 
     def __getattr__(self, name: str) -> Any:
-        known = fields().get(name)
+        known = training_fields().get(name)
         if known is None or name in OWNED_ELSEWHERE:
             elsewhere = f": {OWNED_ELSEWHERE[name]}" if name in OWNED_ELSEWHERE else ""
             raise AttributeError(f"the training config has no field {name!r}{elsewhere}")
@@ -509,13 +496,13 @@ def check_geometry(training: TrainingConfig, world_size: int = 1) -> None:
 
 
 def _check(name: str, value: Any) -> Any:
-    known = fields()[name]
+    known = training_fields()[name]
     if name == "scale_rewards" and isinstance(value, bool):  # TRL accepts both and stores the text
         value = "group" if value else "none"
     if value is False and "no" in known.choices:  # YAML reads a bare `no` as false
         value = "no"
-    value = check_limits(name, coerce(f"training.{name}", value, known.type))
-    refuse_unfollowed(name, value)
+    value = _check_limits(name, coerce(f"training.{name}", value, known.type))
+    _refuse_unfollowed(name, value)
     return value
 
 

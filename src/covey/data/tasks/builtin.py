@@ -1,9 +1,4 @@
-"""Drawing the problems of a built-in task.
-
-The built-in tasks, and those of a library, as datasets of drawn problems.
-
-Rows for environments that make their own prompts: a seed for each episode.
-"""
+"""Drawn rows: the problems of built-in tasks and of a library's, and seeds where an environment makes the prompts."""
 
 from __future__ import annotations
 
@@ -51,7 +46,7 @@ def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Pr
     keys = "dataset.train_size", "dataset.difficulty"
     draw = partial(_draw, dataset, dataset.difficulty, "train", _train_size(dataset), *keys)
     evaluation, validation = dict[str, Prepared](), dict[str, Prepared]()
-    train = cut(draw, dataset, seed, validation)
+    train = _cut(draw, dataset, seed, validation)
     single = replace(dataset.difficulty, min_modes=1, max_modes=1)
     for name, count, difficulty, key in (
         ("test", dataset.test_size, dataset.difficulty, "dataset.difficulty"),
@@ -69,7 +64,7 @@ def _train_size(dataset: DatasetConfig) -> int:
     return min(dataset.train_size, dataset.max_train_samples or dataset.train_size) if plain else dataset.train_size
 
 
-def cut(
+def _cut(
     draw: Callable[[int], Prepared], dataset: DatasetConfig, seed: int, held_out: dict[str, Prepared], name: str = ""
 ) -> Prepared:
     """The training problems that `draw` makes with `seed`, as few as asked for and none that is held out; `validation`,
@@ -108,7 +103,7 @@ def _library_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str
             first = {question: i for i, question in reversed(list(enumerate(found.questions)))}
             evaluation[name] = found.select(sorted(first.values()))
     draw = partial(_draw_library, dataset, dataset.settings, "train", _train_size(dataset))
-    return cut(draw, dataset, seed, evaluation), evaluation
+    return _cut(draw, dataset, seed, evaluation), evaluation
 
 
 def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: str, count: int, seed: int) -> Prepared:
@@ -186,12 +181,12 @@ def episode_sets(
     """
     evaluation = {}
     if dataset.test_size:
-        evaluation["test"] = _rows(dataset, "test", dataset.test_size, environments, dataset.seed)
-    draw = partial(_rows, dataset, "train", dataset.train_size, environments)
-    return cut(draw, dataset, seed, evaluation, "the environment's own episodes"), evaluation
+        evaluation["test"] = _episodes(dataset, "test", dataset.test_size, environments, dataset.seed)
+    draw = partial(_episodes, dataset, "train", dataset.train_size, environments)
+    return _cut(draw, dataset, seed, evaluation, "the environment's own episodes"), evaluation
 
 
-def _rows(dataset: DatasetConfig, split: str, count: int, environments: Sequence[str], seed: int) -> Prepared:
+def _episodes(dataset: DatasetConfig, split: str, count: int, environments: Sequence[str], seed: int) -> Prepared:
     import datasets
     import pyarrow as pa
 

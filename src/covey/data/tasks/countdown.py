@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from covey.answers.tasks import MOST_NUMBERS, count_modes
+from covey.answers.tasks import MOST_NUMBERS, count_countdown_modes
 from covey.data.tasks.drawing import Drawing, Drawn, check_bounds, check_modes
 from covey.errors import DataError
 
@@ -85,7 +85,7 @@ class CountdownDifficulty(Drawing["CountdownProblem"]):
         """Whether a problem has as many right answers as it should."""
         if not self.counts_modes:
             return True
-        modes = count_modes(tuple(sorted(problem.numbers)), problem.target)
+        modes = count_countdown_modes(tuple(sorted(problem.numbers)), problem.target)
         return (self.min_modes or 1) <= modes <= (self.max_modes or modes)
 
     @property

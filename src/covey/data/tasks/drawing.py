@@ -1,9 +1,4 @@
-"""Problems drawn until a split has enough.
-
-Checking the difficulty of a built-in task.
-
-Drawing the problems of a built-in task at random, until a split has enough of them.
-"""
+"""Drawing the problems of a built-in task at random, until a split has enough of them; the bounds of its difficulty."""
 
 from __future__ import annotations
 

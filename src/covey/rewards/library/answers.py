@@ -1,9 +1,4 @@
-"""Accuracy and format.
-
-Rewards that compare a completion's answer with the gold answer.
-
-Rewards for the format of a completion, in linear time.
-"""
+"""Rewards for an answer that equals the gold answer, and for the format of a completion, in linear time."""
 
 from __future__ import annotations
 

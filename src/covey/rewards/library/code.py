@@ -1,11 +1,4 @@
-"""Programs by their tests.
-
-Tests of a program, as data sets hold them.
-
-Grading a program by its tests: `code`, `binary_code` and `code_format`.
-
-The rewards `code` and `binary_code`, built from a grade.
-"""
+"""Rewards of programs: `code` and `binary_code` by their tests, as data sets hold them, and `code_format`."""
 
 from __future__ import annotations
 
@@ -145,7 +138,7 @@ def code(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
     The program is the last fenced block of the row's language, or without a language, after the thinking part; where
     there is no block, the content of the last `<answer>…</answer>`. A test is an input with the output that is
     expected, compared line by line without spaces at the ends, or an assert, call or function of test code
-    (`covey.rewards.library.code` has the formats). Programs run in a sandbox, with the limits `rewards.code.*`; the
+    (`read_cases` has the formats). Programs run in a sandbox, with the limits `rewards.code.*`; the
     expected outputs never enter it, and test code runs in another one.
 
     Range: 0 to 1, None where the tests cannot be read.
@@ -232,7 +225,7 @@ _GRACE = 30.0  # seconds beyond the programs' own limits
 
 
 def build_code(settings: RewardSettings) -> Reward:
-    """The share of the tests that a program passes; see `grade.code`."""
+    """The share of the tests that a program passes; see `code`."""
     strictest()  # found out once, before workers are forked
 
     def batch(

@@ -1,15 +1,8 @@
-"""GSM8K ladder, countdown, colouring, reasoning-gym.
+"""Rewards of single tasks: shaping for GSM8K, countdown, graph colouring, and what reasoning-gym scores itself.
 
-GSM8K shaping: four rewards with which small models learn GSM8K, for format, nearly right and right answers.
-
-Source of all four: the GRPO tutorials of Unsloth and Google's Tunix for Gemma, in the point values of Tunix. The
-patterns of the originals are searched for by position here, which takes linear time on any text.
-
-The countdown game: reach a target with given numbers and the four operations.
-
-Completing a partial colouring of a graph with three colours.
-
-The reward of reasoning-gym's tasks: each task scores answers itself.
+Source of the four of GSM8K shaping, for format, nearly right and right answers: the GRPO tutorials of Unsloth and
+Google's Tunix for Gemma, in the point values of Tunix. The patterns of the originals are searched for by position here,
+which takes linear time on any text.
 """
 
 from __future__ import annotations
@@ -21,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from covey.answers import Outcome, Tags, canonical_number, extract_answer_tag, final_answer, reasoning_gym
-from covey.answers.reasoning_gym import SECONDS, STARTING
 from covey.answers.statement import after_thinking
 from covey.answers.tasks import (
     UnreadableColoringError,
@@ -32,8 +24,8 @@ from covey.answers.tasks import (
     is_proper,
     mode_of,
     read_coloring,
+    read_countdown,
     read_graph,
-    read_task,
 )
 from covey.errors import RewardError
 from covey.rewards.library.answers import tag_marks
@@ -147,7 +139,7 @@ def countdown(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Gr
     Range: 0 or 1, None where the gold answer cannot be read. Source: TinyZero's countdown task, without its 0.1 for a
     wrong answer in the right format (`format` rewards that).
     """
-    task = read_task(gold_value(row))
+    task = read_countdown(gold_value(row))
     if task is None:
         return Graded(None, Outcome.UNPARSABLE_GOLD)
     numbers, target = task
@@ -193,11 +185,11 @@ def graph_coloring(text: str, row: Mapping[str, Any], settings: RewardSettings) 
     return Graded(float(right), Outcome.RIGHT if right else Outcome.WRONG, mode=mode_of(graph, full))
 
 
-NAME = "reasoning_gym"
-_SECONDS = STARTING + SECONDS
+_GYM = "reasoning_gym"
+_GYM_SECONDS = reasoning_gym.STARTING + reasoning_gym.SECONDS
 
 
-def score(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
+def score_reasoning_gym(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
     """What the scorer of a reasoning-gym task gives the completion's answer: 1 where it is right.
 
     The answer is the content of the last `<answer>…</answer>`, or else all that follows the thinking. Many tasks give
@@ -220,9 +212,9 @@ def build_reasoning_gym(settings: RewardSettings) -> Reward:
     def sample(text: str, row: Mapping[str, Any]) -> Graded:
         if row.get(reasoning_gym.COLUMN) is None:
             raise RewardError(
-                f"The reward {NAME} needs the column {reasoning_gym.COLUMN}, which rows of dataset=reasoning_gym have."
+                f"The reward {_GYM} needs the column {reasoning_gym.COLUMN}, which rows of dataset=reasoning_gym have."
             )
-        return score(text, row, settings)
+        return score_reasoning_gym(text, row, settings)
 
     def batch(
         prompts: Sequence[Any] | None = None,
@@ -231,8 +223,14 @@ def build_reasoning_gym(settings: RewardSettings) -> Reward:
         reasoning_gym: Sequence[str],
         **columns: Any,
     ) -> list[float | None]:
-        texts = texts_of(NAME, completions)
-        rows = ({NAME: problem} for problem in reasoning_gym)
+        texts = texts_of(_GYM, completions)
+        rows = ({_GYM: problem} for problem in reasoning_gym)
         return [sample(text, row).value for text, row in zip(texts, rows, strict=True)]
 
-    return Reward(NAME, named(batch, NAME, score), sample, reads=(reasoning_gym.COLUMN,), seconds=lambda row: _SECONDS)
+    return Reward(
+        _GYM,
+        named(batch, _GYM, score_reasoning_gym),
+        sample,
+        reads=(reasoning_gym.COLUMN,),
+        seconds=lambda row: _GYM_SECONDS,
+    )
