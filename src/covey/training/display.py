@@ -165,15 +165,15 @@ class Display:
         if metrics and (evaluated or due):
             self._print(self._line(step, metrics))
             if evaluated and self._samples:
-                self._print("  " + fit(sample_line(self._samples[0]), 110))
+                self._print("  " + fit(_sample_line(self._samples[0]), 110))
         self._pending = (step, {})
 
     def completions(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Show these completions, each as a `ShownCompletion`."""
         with self._lock:
-            self._samples = [readable_sample(sample) for sample in samples]
+            self._samples = [_readable_sample(sample) for sample in samples]
         for sample in self._samples:
-            self._log("  " + fit(sample_line(sample), 2000))
+            self._log("  " + fit(_sample_line(sample), 2000))
 
     def warn(self, text: str) -> None:
         """Print a warning, which the log has already, above the panel if there is one."""
@@ -244,7 +244,7 @@ class Display:
 
     def _panel(self, width: int, height: int) -> Panel:
         left = self._left() if self._pace and self._step < self._max_steps else None
-        content = PanelContent(
+        content = _PanelContent(
             title=self._title,
             step=self._step,
             max_steps=self._max_steps,
@@ -257,18 +257,18 @@ class Display:
             hint=self.hint,
         )
         before = self._drawn[1] if self._drawn[0] == width else 0
-        panel, lines = draw(content, width, height, least=before)
+        panel, lines = _draw(content, width, height, least=before)
         self._drawn = width, lines
         return panel
 
-    def _figures(self) -> list[Figure]:
+    def _figures(self) -> list[_Figure]:
         shown = [one for one in self._headlines() if one.metric in self._latest]
         found = [
-            Figure(one.label, one.format(self._latest[one.metric]), self._change(one), self._history[one.metric])
+            _Figure(one.label, one.format(self._latest[one.metric]), self._change(one), self._history[one.metric])
             for one in shown
         ]
         speed = self._latest.get(names.COMPLETIONS_PER_SECOND)
-        return [*found, Figure("completions/s", _speed(speed) if speed else "…")]
+        return [*found, _Figure("completions/s", _speed(speed) if speed else "…")]
 
     def _print(self, text: str, style: str = "") -> None:
         self._console.print(Text(encodable(text, self._console.encoding), style=style), soft_wrap=True)
@@ -303,7 +303,7 @@ class ShownCompletion(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class _Figure:
     """One line of figures, formatted."""
 
     label: str
@@ -315,7 +315,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class PanelContent:
+class _PanelContent:
     """What the panel shows."""
 
     title: str
@@ -324,7 +324,7 @@ class PanelContent:
     elapsed: float
     left: float | None
     """Seconds until the last step, as far as known."""
-    figures: Sequence[Figure]
+    figures: Sequence[_Figure]
     samples: Sequence[ShownCompletion]
     samples_heading: str
     status: str
@@ -333,7 +333,7 @@ class PanelContent:
     """What keys do."""
 
 
-def draw(content: PanelContent, width: int, height: int, least: int = 0) -> tuple[Panel, int]:
+def _draw(content: _PanelContent, width: int, height: int, least: int = 0) -> tuple[Panel, int]:
     """The panel, and its number of lines: fewer than the terminal has, if that has enough for the figures.
 
     Args:
@@ -362,7 +362,7 @@ def draw(content: PanelContent, width: int, height: int, least: int = 0) -> tupl
     return panel, 2 + len(top) + count + padding + len(below)
 
 
-def _progress(content: PanelContent, width: int) -> list[RenderableType]:
+def _progress(content: _PanelContent, width: int) -> list[RenderableType]:
     share = min(1.0, content.step / content.max_steps)
     times = f"elapsed {duration(content.elapsed)}"
     if content.left is not None:
@@ -372,7 +372,7 @@ def _progress(content: PanelContent, width: int) -> list[RenderableType]:
     return [line.append(times, "dim"), ProgressBar(total=content.max_steps, completed=content.step), Text()]
 
 
-def _figure_lines(content: PanelContent, width: int) -> list[RenderableType]:
+def _figure_lines(content: _PanelContent, width: int) -> list[RenderableType]:
     least, most = _LABELS
     labels = min(most, max([least, *(cell_len(figure.label) for figure in content.figures)]))
     lines: list[RenderableType] = []
@@ -392,7 +392,7 @@ def _side_by_side(left: Sequence[RenderableType], right: Sequence[RenderableType
     return grid
 
 
-def _sample_lines(content: PanelContent, width: int, room: int) -> list[RenderableType]:
+def _sample_lines(content: _PanelContent, width: int, room: int) -> list[RenderableType]:
     """A blank line, a heading, and the samples, two lines each (three if the completion is long), as many as fit."""
     if not content.samples or room < 4:
         return []
@@ -401,7 +401,7 @@ def _sample_lines(content: PanelContent, width: int, room: int) -> list[Renderab
         body = chop_cells(fit(sample["completion"], 2 * (width - 2) - 1), width - 2)
         if len(lines) + 1 + len(body) > room:
             break
-        mark, style = MARKS[sample["right"]]
+        mark, style = _COMPLETION_MARKS[sample["right"]]
         details = fit(_details(sample), width // 2)
         space = width - 2 - cell_len(details)
         prompt = set_cell_size(fit(sample["prompt"], space - 1), space)
@@ -410,7 +410,7 @@ def _sample_lines(content: PanelContent, width: int, room: int) -> list[Renderab
     return lines if len(lines) > 2 else []
 
 
-def _bottom(content: PanelContent, width: int) -> RenderableType:
+def _bottom(content: _PanelContent, width: int) -> RenderableType:
     """What is going on, and what keys do, if there is room for both."""
     hint = fit(content.hint, width)
     if not content.status:
@@ -427,11 +427,11 @@ def _bottom(content: PanelContent, width: int) -> RenderableType:
     return grid
 
 
-MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
+_COMPLETION_MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
 """How right and wrong completions are marked, with a style."""
 
 
-def readable_sample(sample: Mapping[str, Any]) -> ShownCompletion:
+def _readable_sample(sample: Mapping[str, Any]) -> ShownCompletion:
     """A completion with texts that are safe to print."""
     answer = sample.get("answer")
     return ShownCompletion(
@@ -443,9 +443,9 @@ def readable_sample(sample: Mapping[str, Any]) -> ShownCompletion:
     )
 
 
-def sample_line(sample: ShownCompletion) -> str:
+def _sample_line(sample: ShownCompletion) -> str:
     """A completion in one line."""
-    return f"{MARKS[sample['right']][0]} {sample['prompt']}  {_details(sample)} | {sample['completion']}"
+    return f"{_COMPLETION_MARKS[sample['right']][0]} {sample['prompt']}  {_details(sample)} | {sample['completion']}"
 
 
 def _details(sample: ShownCompletion) -> str:

@@ -59,7 +59,7 @@ def _end_run(result: RunResult, config: Config, console: Any, resume: str | None
     if result.finished:
         _show_finished(result, console)
         if result.trained:
-            push_finished(config, run, console)
+            _push_finished(config, run, console)
             line = summary_line(result.step, result.training_seconds, result.peak_memory_bytes, result.reason)
             _print(console, line)
     else:
@@ -173,7 +173,7 @@ class Destination:
         )
 
 
-def push_finished(config: Config, run: RunDirectory, console: Any) -> str | None:
+def _push_finished(config: Config, run: RunDirectory, console: Any) -> str | None:
     """Push the final model if `training.push_to_hub` is set, and print the result.
 
     Returns:

@@ -51,7 +51,6 @@ from covey.training.chunks import (
 
 logger = logging.getLogger(__name__)
 
-
 _IMAGES = ("pixel_values", "image_grid_thw", "image_sizes", "num_images", "image_position_ids", "spatial_shapes")
 
 
@@ -164,7 +163,7 @@ class Batching:
             plans.append(plan)
         for start in range(0, len(plans), self._window):
             step = slice(start, start + self._window)
-            plans[step] = with_totals(plans[step], by_rows=self._loss.by_sequence, sorted_rows=self._sorts)
+            plans[step] = _with_totals(plans[step], by_rows=self._loss.by_sequence, sorted_rows=self._sorts)
         return [{**micro, PLAN: plan} for micro, plan in zip(micro_batches, plans, strict=True)]
 
     def _rows(self, batch: Batch, process: int) -> list[RowShape]:
@@ -356,7 +355,7 @@ def sort_within(order: Sequence[int], rows: Sequence[RowShape], size: int) -> li
     return found
 
 
-def with_totals(plans: Sequence[ChunkPlan], *, by_rows: bool, sorted_rows: bool) -> list[ChunkPlan]:
+def _with_totals(plans: Sequence[ChunkPlan], *, by_rows: bool, sorted_rows: bool) -> list[ChunkPlan]:
     """The plans of an optimiser step's micro-batches with the totals for metrics, where TRL's average would be wrong.
 
     Args:

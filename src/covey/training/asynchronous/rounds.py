@@ -27,7 +27,6 @@ from covey.training.prompt_order import PromptOrder
 
 logger = logging.getLogger(__name__)
 
-
 _NextCall = tuple[int, list[tuple[Group, Row]], Call | None]
 """Version and rows, and in a replay the recorded call."""
 
@@ -66,7 +65,7 @@ class Rollouts:
         replay: Schedule | None = None,
         vocab_size: int | None = None,
     ) -> None:
-        check_capabilities(engine, policy)
+        _check_capabilities(engine, policy)
         self.engine = engine
         self.policy = policy
         self.next_round = 0
@@ -453,7 +452,7 @@ _SEEDS = 2**31
 """Of engines with one seed a call: they are below this."""
 
 
-def check_capabilities(engine: InferenceEngine, policy: Policy) -> None:
+def _check_capabilities(engine: InferenceEngine, policy: Policy) -> None:
     """Raise a `ConfigError` unless the engine can write completions ahead in this way."""
     can, name = engine.capabilities, type(engine).__name__
     off = f"or set training.staleness=0 instead of {policy.staleness}."

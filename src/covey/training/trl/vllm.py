@@ -36,7 +36,6 @@ from covey.training.trl.engine_lora import PolicyAdapter, chosen_adapter, send_w
 
 logger = logging.getLogger(__name__)
 
-
 T = TypeVar("T")
 Rows = list[list[int]]
 Logps = list[list[float]]
