@@ -10,11 +10,6 @@ rows without a gradient are dropped. The gradient of an optimiser step does not 
 - Where the loss is not a sum over rows (`bnpo`, an entropy bonus, a router's loss, a threshold on the entropy), it
   depends on which rows share a micro-batch. There each micro-batch keeps the rows that TRL gives it.
 - A row without a gradient adds nothing to a sum, so it can be left out while denominators still count it.
-
-TRL appends one number per micro-batch to a metric and averages them when it logs, so a token in a micro-batch of short
-rows has more weight than another. That evens out while rows are shuffled, but not once they are sorted: each number is
-scaled such that the average over an optimiser step counts every token alike (every row, for a metric with one value per
-row, as shares of clipped tokens). The logged entropy, and `vespo/phi_seq_mean`, are of the rows that were computed.
 """
 
 from __future__ import annotations
@@ -357,6 +352,12 @@ def sort_within(order: Sequence[int], rows: Sequence[RowShape], size: int) -> li
 
 def _with_totals(plans: Sequence[ChunkPlan], *, by_rows: bool, sorted_rows: bool) -> list[ChunkPlan]:
     """The plans of an optimiser step's micro-batches with the totals for metrics, where TRL's average would be wrong.
+
+    TRL appends one number per micro-batch to a metric and averages them when it logs, so a token in a micro-batch of
+    short rows has more weight than another. That evens out while rows are shuffled, but not once they are sorted. So
+    each number is scaled such that the average over an optimiser step counts every token alike (every row, for a metric
+    with one value per row, and for shares of clipped tokens). The logged entropy, and `vespo/phi_seq_mean`, are those
+    of the rows that were computed.
 
     Args:
         plans: of the micro-batches.

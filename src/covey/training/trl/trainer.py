@@ -1,7 +1,7 @@
 """Covey's `GRPOTrainer`: TRL's, with objectives, KL control, and checkpoints that hold all the next step depends on.
 
-A comment above each override says which method it replaces and why; most of the work is done in other packages, which
-know nothing of TRL. `tests/training/trl/test_trl_contract.py` fails when a replaced method changes in TRL.
+A comment above each override says which method it replaces and why; most of the work is done outside of this package,
+which alone knows TRL. `tests/training/trl/test_trl_contract.py` fails when a replaced method changes in TRL.
 """
 
 from __future__ import annotations
