@@ -200,7 +200,8 @@ def compute_advantages(
     columns = {"lengths": mask_BT.sum(dim=1)}
     for name, logps_BT in (("reference", ref_logps_BT), ("policy", policy_logps_BT)):
         if logps_BT is not None:
-            columns[name] = _sums(logps_BT, mask_BT)
+            # other values may be NaN or infinite, so they are not multiplied by 0
+            columns[name] = torch.where(mask_BT.bool(), logps_BT, 0.0).sum(dim=1, dtype=widest_dtype(logps_BT))
     wide = widest_dtype(mask_BT)
     gathered = gather(torch.stack([column.to(wide) for column in columns.values()], dim=1))
     grouped = {name: gathered[:, index].reshape(-1, scored.num_generations) for index, name in enumerate(columns)}
@@ -253,11 +254,6 @@ def _mode_numbers(objective: Any, modes: Sequence[str | None] | None, num_genera
         group = modes[start : start + num_generations]
         numbers.append([-1 if mode is None else known.setdefault(mode, len(known)) for mode in group])
     return torch.tensor(numbers, dtype=torch.int64)
-
-
-def _sums(logps_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Sums over the tokens that count. Other values may be NaN or infinite, so they are not multiplied by 0."""
-    return torch.where(mask_BT.bool(), logps_BT, 0.0).sum(dim=1, dtype=widest_dtype(logps_BT))
 
 
 def loss_mask(batch: Mapping[str, Any]) -> Tensor:

@@ -218,11 +218,8 @@ class SharedScoring:
             self._reasons[unwrapped] = f"only {packed.layout.calls} of the model's {layers} layers use packed rows"
         shape = (len(input_ids_BS), length_T)
         values = (output.log_probs, output.entropy) if compute_entropy else (output.log_probs,)
-        return tuple(_scatter(value[0], packed.target_index, shape) for value in values)
-
-
-def _scatter(values_M: Tensor, index_M: Tensor, shape: tuple[int, int]) -> Tensor:
-    return values_M.new_zeros(shape).flatten().index_put((index_M,), values_M).view(shape)
+        index = (packed.target_index,)
+        return tuple(value.new_zeros(shape).flatten().index_put(index, value[0]).view(shape) for value in values)
 
 
 @contextmanager
