@@ -27,7 +27,7 @@ class CoveyError(Exception):
 
     exit_code = 1
     reported_here = False
-    """Whether the processes of a run have agreed that this one reports it (see `training/distributed/processes.py`)."""
+    """Whether the processes of a run have agreed that this one reports it (see `training/processes.py`)."""
 
     def __init__(self, message: str = "") -> None:
         """Set the message, with control characters in it escaped, as `\\x1b`."""

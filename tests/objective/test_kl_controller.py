@@ -15,7 +15,7 @@ from covey.config.groups.objectives import KLConfig
 from covey.errors import ConfigError
 from covey.objective import AdaptiveKL, kl_per_token
 from covey.runlog.checkpoint import mark_complete
-from covey.training.advantages import KLMonitor, build
+from covey.training.advantages import KLMonitor, objective_arguments
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,12 @@ def config(beta: float, **kl: Any) -> Config:
 
 
 def test_the_config_becomes_what_the_trainer_takes() -> None:
-    built = build(config(0.05, controller="adaptive", kl_target=0.2, kl_horizon=500, kl_ctl_step_size=0.3))
+    built = objective_arguments(
+        config(0.05, controller="adaptive", kl_target=0.2, kl_horizon=500, kl_ctl_step_size=0.3)
+    )
     assert built["kl_controller"] == AdaptiveKL(target=0.2, horizon=500, step_size=0.3)
     assert built["stop_above_kl"] is None
-    assert build(config(0.05, stop_above=3))["stop_above_kl"] == 3.0
+    assert objective_arguments(config(0.05, stop_above=3))["stop_above_kl"] == 3.0
 
 
 @pytest.mark.parametrize("kl", [{"controller": "adaptive"}, {"stop_above": 2.0}])

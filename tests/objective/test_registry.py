@@ -15,7 +15,7 @@ from covey.config.groups.objectives import SETTINGS
 from covey.errors import ConfigError
 from covey.objective import GRPO, REGISTRY, MaxEnt, make
 from covey.objective.interface import check_objective
-from covey.training.advantages import build
+from covey.training.advantages import objective_arguments
 
 
 def config(training: dict[str, Any], **objective: Any) -> Config:
@@ -47,10 +47,10 @@ def test_make() -> None:
 
 
 def test_the_config_becomes_what_the_trainer_takes() -> None:
-    built = build(config({"loss_type": "dr_grpo"}, name="maxent", maxent_tau=0.9, maxent_fit="mle"))
+    built = objective_arguments(config({"loss_type": "dr_grpo"}, name="maxent", maxent_tau=0.9, maxent_fit="mle"))
     assert built["objective"] == MaxEnt(tau=0.9, fit="mle", length_form="sum")
     assert built["kl_controller"] is None
-    assert isinstance(build(config({}))["objective"], GRPO)
+    assert isinstance(objective_arguments(config({}))["objective"], GRPO)
 
 
 @pytest.mark.parametrize("loss_type", ["bnpo", "cispo", "sapo", "vespo"])

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-import covey.training.checkpoint.write as checkpoints_module
 from covey.cli.main import main
+from covey.training.checkpoint import write
 
 
 def hang(sign: Path) -> None:
@@ -56,6 +56,6 @@ if __name__ == "__main__":
     if where == "optimizer":
         torch.save = half_written(torch.save, Path(checkpoint) / "optimizer.pt", Path(sign))
     else:
-        hanging = before_the_marker(checkpoints_module.mark_complete, Path(checkpoint), Path(sign))
-        checkpoints_module.mark_complete = hanging
+        hanging = before_the_marker(write.mark_complete, Path(checkpoint), Path(sign))
+        write.mark_complete = hanging
     sys.exit(main(words))

@@ -22,7 +22,8 @@ from covey.config import compose
 from covey.config.groups.objectives import LINEAR_LOSSES
 from covey.errors import ConfigError, TrainingError
 from covey.objective import make
-from covey.training.advantages import build, near_argmax
+from covey.training.advantages import objective_arguments
+from covey.training.checks.run import near_argmax
 from scripted import (
     MAX_LENGTH,
     TOTAL,
@@ -192,9 +193,10 @@ def test_a_run_without_modes_is_refused_before_it_starts(asked: str) -> None:
     choice = [asked] if asked.startswith("objective") else ["objective=xdr", f"objective.{asked}"]
     config = compose([*choice, "dataset=arithmetic"]).config
     with pytest.raises(ConfigError, match=r"compares right answers by their modes, and no reward of this run names"):
-        build(config)
+        objective_arguments(config)
     for funcs in ("[countdown]", "[format, mine.py:graded]"):
-        assert build(compose([*choice, "dataset=arithmetic", f"rewards.funcs={funcs}"]).config)["objective"] is not None
+        config = compose([*choice, "dataset=arithmetic", f"rewards.funcs={funcs}"]).config
+        assert objective_arguments(config)["objective"] is not None
 
 
 def test_the_warning_near_the_argmax() -> None:

@@ -120,15 +120,13 @@ def test_any_other_error_keeps_its_traceback_and_is_recorded(train: Train, tmp_p
 def test_a_failure_after_the_final_model_is_no_finished_run(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from covey.training import run as run_module
-
     run = RunDirectory(tmp_path / "run")
 
     def breaks(*args: object) -> None:
         raise RuntimeError("too late")
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_module, "write_summary", breaks)
+        patched.setattr("covey.training.run.write_summary", breaks)
         with pytest.raises(RuntimeError, match="too late"):
             train()
     assert run.final_model.is_dir()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from covey.training import terminal as redrawing
+from covey.training import terminal
 from covey.training.terminal import NotebookConsole, NotebookLive, live
 
 
@@ -60,7 +60,7 @@ def test_a_status_and_the_panel_share_one_output_that_escapes(outputs: _Outputs)
 
 
 def test_the_panel_is_redrawn_until_it_is_stopped(outputs: _Outputs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redrawing, "_EVERY", 0.001)
+    monkeypatch.setattr(terminal, "_REDRAW_EVERY", 0.001)
     redrawn = NotebookLive(Text("now"), NotebookConsole())
     assert not redrawn.is_started
     redrawn.start()

@@ -314,9 +314,9 @@ def test_the_trainer_refuses_before_it_trains(tiny_model: str, tmp_path: Path, m
 
 def test_the_key_reaches_the_trainer() -> None:
     from covey.config import load
-    from covey.training.advantages import build
+    from covey.training.advantages import objective_arguments
 
-    assert build(load([]))["resample_groups"] == 0
-    assert build(load(["objective.resample_groups=16"]))["resample_groups"] == 16
+    assert objective_arguments(load([]))["resample_groups"] == 0
+    assert objective_arguments(load(["objective.resample_groups=16"]))["resample_groups"] == 16
     with pytest.raises(ConfigError, match=r"objective\.resample_groups"):
         load(["objective.resample_groups=-1"])

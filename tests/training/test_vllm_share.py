@@ -9,8 +9,7 @@ import pytest
 from covey.config import load
 from covey.runlog.directory import RunDirectory
 from covey.training.build import grpo_config
-from covey.training.checks import memory as memory_estimate
-from covey.training.checks import needs as requirements
+from covey.training.checks import memory, needs
 from covey.training.checks.memory import beside_vllm
 
 OLD = ("training.use_vllm=true", "vllm_device=auto", "vllm_gpu_memory_utilization=0.9", "model=starter")
@@ -24,8 +23,8 @@ def test_trl_gets_a_share_that_leaves_room_for_training(tmp_path: Path, monkeypa
     assert share() == 0.3
     assert share("training.vllm_mode=colocate") == 0.9
     assert share("training.vllm_mode=server") == 0.9
-    monkeypatch.setattr(requirements, "check_engine", lambda: None)
-    assert "vllm_gpu_memory_utilization=0.9 was meant for that GPU" in "".join(requirements.check_supported(load(OLD)))
+    monkeypatch.setattr(needs, "check_vllm", lambda: None)
+    assert "vllm_gpu_memory_utilization=0.9 was meant for that GPU" in "".join(needs.check_supported(load(OLD)))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_trl_gets_a_share_that_leaves_room_for_training(tmp_path: Path, monkeypa
 def test_training_has_the_memory_that_vllm_leaves(
     words: tuple[str, ...], left: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_estimate, "_trains_on_gpu", lambda training: True)
+    monkeypatch.setattr(memory, "_trains_on_gpu", lambda training: True)
     available, device, advice = beside_vllm(load([*OLD, *words]), 80_000_000_000, "a GPU")
     assert available == pytest.approx(left * 1e9)
     assert ("training.vllm_mode=server" in advice and "vllm_gpu_memory_utilization" in advice) == (left < 80)

@@ -63,7 +63,7 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     if config.environment.used:
         most = config.environment.max_turns
         values["max_tool_calling_iterations"] = None if most is None else most - 1
-    values["push_to_hub"] = False  # training/publish/hub.py does, after training
+    values["push_to_hub"] = False  # `covey.training.end` does, after training
     values.pop("hub_token", None)  # it would be in every checkpoint
     notes = list[str]()
     if config.training.use_vllm and (share := colocated_share(config)) is not None:
@@ -223,7 +223,7 @@ def build_trainer(
         source: what `from_pretrained` takes.
         environments: what the model meets; None for no environment and no tools.
         rollout_func: generates the completions in the trainer's place.
-        objective: from `objectives.build`.
+        objective: from `objective_arguments`.
 
     Raises:
         ModelError: the weights cannot be loaded.

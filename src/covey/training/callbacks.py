@@ -1,19 +1,4 @@
-"""Evaluation, log, stop, early stopping, the user's.
-
-Stopping a run that no longer gets better on the held-out problems: `callbacks=[early_stopping]`.
-
-Evaluating on held-out problems while a run trains.
-
-Reporting that the user's own code was edited while a run trains with it.
-
-A learning rate of their own for the rows of reasoning tokens: `model.reasoning_lr_multiplier`.
-
-Writing metrics and completions during training.
-
-Stopping a run cleanly, with a checkpoint, on request.
-
-Trainer callbacks by name: Covey's own, and the user's.
-"""
+"""Trainer callbacks: evaluation, the log of a run, stopping, edited code, a reasoning rate; and the user's own."""
 
 from __future__ import annotations
 
@@ -72,7 +57,6 @@ from covey.workers.signals import STOPS, signal_handler
 
 if TYPE_CHECKING:
     from covey.training.trl.trainer import GRPOTrainer
-
 
 logger = logging.getLogger(__name__)
 
@@ -406,18 +390,18 @@ class StopCallback(TrainerCallback):
             self._caught = number
             # A status, not a note: a handler that prints above the panel could interrupt a redraw.
             display.status(f"{signal.Signals(number).name}: finishing this step, then writing a checkpoint")
-            display.hint = _AGAIN
+            display.hint = _HINT_AGAIN
 
         with signal_handler(STOPS, StopRequest(request_stop, alone=self._processes.count == 1)):
-            display.hint = _STOPS
+            display.hint = _HINT
             try:
                 yield
             finally:
                 display.hint = ""
 
 
-_STOPS = "Ctrl-C finishes the step, writes a checkpoint and stops"
-_AGAIN = "Ctrl-C again stops at once, without a checkpoint"
+_HINT = "Ctrl-C finishes the step, writes a checkpoint and stops"
+_HINT_AGAIN = "Ctrl-C again stops at once, without a checkpoint"
 
 
 def load_callbacks(names: Sequence[str], settings: EvaluationConfig | None = None) -> list[TrainerCallback]:
@@ -431,15 +415,11 @@ def load_callbacks(names: Sequence[str], settings: EvaluationConfig | None = Non
         ConfigError: there is no such class, it is not a callback, or it needs arguments.
     """
     settings = settings or EvaluationConfig()
-    return [_early_stopping(settings) if name == EARLY_STOPPING else _load(name) for name in names]
+    patience, threshold = settings.early_stopping_patience, settings.early_stopping_threshold
+    return [EarlyStopping(patience, threshold) if name == EARLY_STOPPING else _load_callback(name) for name in names]
 
 
-def _early_stopping(settings: EvaluationConfig) -> TrainerCallback:
-
-    return EarlyStopping(settings.early_stopping_patience, settings.early_stopping_threshold)
-
-
-def _load(name: str) -> TrainerCallback:
+def _load_callback(name: str) -> TrainerCallback:
     if ":" not in name:
         raise ConfigError(
             f"callbacks: there is no callback called {name}. Covey has {EARLY_STOPPING}; name your own as "

@@ -1,16 +1,8 @@
-"""The live display, its panel and what it leaves behind.
+"""The live display of a run, its panel, and what it leaves behind.
 
-What the terminal shows at the end of a run: the table, the findings, and what to do next.
-
-Drawing the panel of a run: its progress, its figures with their curves, and some completions.
-
-Its columns are of fixed widths, so that nothing moves when a figure gets another digit. On a wide terminal the
-completions are beside the figures.
-
-The display of a run: one panel that redraws in place, or plain lines without a terminal.
-
-Everything shown is also appended to the run's log. Completions are shown as plain text: no markup in them is
-interpreted, and no control character reaches the terminal.
+The display is one panel that redraws in place, or plain lines without a terminal. The panel's columns have fixed
+widths, so that nothing moves when a figure gets another digit. Everything shown is also appended to the run's log.
+Completions are shown as plain text: no markup in them is interpreted, and no control character reaches the terminal.
 """
 
 from __future__ import annotations
@@ -37,249 +29,6 @@ from covey.report.completion_findings import Finding
 from covey.report.summary import Change
 from covey.runlog import RunDirectory, names
 from covey.training.terminal import duration, encodable, fit, live, readable, sparkline
-
-Command = tuple[str, str]
-"""What a command is for, and the command."""
-
-
-def before_after_table(rows: Sequence[Change], width: int = 80) -> Table:
-    """The final table of a run: each figure before and after, and the change; below it the paired tests of the changes.
-
-    A change is coloured where its test tells it from chance.
-
-    Args:
-        rows: the figures.
-        width: columns of the terminal; in few of them an interval is on a line of its own.
-    """
-    notes = ["in brackets: 95% interval"] if any("[" in text for row in rows for text in row.texts) else []
-    notes += [f"grader: {grader}" for grader in dict.fromkeys(row.grader for row in rows) if grader]
-    tests = [f"{row.label}: {row.test_text}" for row in rows if row.paired.found]
-    caption = Text("\n".join([" · ".join(notes), *tests]).strip("\n"))  # not markup: sets have users' names
-    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
-    table.add_column("")
-    for heading in ("before", "after", "points" if all(row.is_share for row in rows) else "change"):
-        table.add_column(heading, justify="right", no_wrap=width >= _NARROW)
-    for row in rows:
-        before, after = (text if width >= _ONE_LINE else text.replace(" [", "\n[") for text in row.texts)
-        change = Text(row.values[2], style=_CHANGED[row.verdict])
-        table.add_row(Text(row.label), Text(before), Text(after, style="bold"), change)
-    return table
-
-
-def print_findings(console: Console, findings: Sequence[Finding], rows: Sequence[Change] = ()) -> None:
-    """Print what the figures of a run mean, each with its figure.
-
-    Args:
-        console: wraps them.
-        findings: in the order in which they are shown.
-        rows: of the table above, whose tests are not said again.
-    """
-    said = {row.test_text for row in rows if row.paired.found}
-    for finding in findings:
-        mark, style = _MARKS[finding.level]
-        title = finding.title if finding.figure in said else f"{finding.title} ({finding.figure})"
-        title, text = (encodable(readable(part), console.encoding) for part in (f"{title}.", finding.text))
-        grid = Table.grid(padding=(0, 1))
-        grid.add_column(no_wrap=True)
-        grid.add_row(
-            Text(encodable(f"  {mark}", console.encoding), style=style), Text.assemble((title, "bold"), f" {text}")
-        )
-        console.print(grid)
-
-
-def print_summary(console: Console, table: Table | None, paths: Sequence[tuple[str, Path]]) -> None:
-    """Print the final table, if any, and the paths of all results, one unbroken line each."""
-    if table is not None:
-        console.print(table)
-    _print_columns(console, [(label, str(path)) for label, path in paths])
-
-
-def print_commands(console: Console, commands: Sequence[Command]) -> None:
-    """Print commands to go on with, one unbroken line each."""
-    if commands:
-        console.print()
-        _print_columns(console, commands)
-
-
-def _print_columns(console: Console, rows: Sequence[tuple[str, str]]) -> None:
-    width = max((len(label) for label, _ in rows), default=0)
-    for label, text in rows:
-        console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), text), soft_wrap=True)
-
-
-_ONE_LINE, _NARROW = 80, 60
-_CHANGED = {1: "green", 0: "", -1: "red"}
-_MARKS = {"good": ("✓", "green"), "warn": ("!", "yellow"), "note": ("·", "dim")}
-
-
-_LABELS, _VALUE, _CHANGE = (17, 28), 9, 8
-_WIDE = 120
-"""Columns within the frame from which the completions are beside the figures."""
-_GAP = 4
-
-
-class ShownCompletion(TypedDict):
-    """One completion to show. Unknown values are None."""
-
-    prompt: str
-    completion: str
-    answer: str | None
-    reward: float | None
-    right: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of figures, formatted."""
-
-    label: str
-    value: str
-    change: str = ""
-    """Since the start of the run."""
-    points: Sequence[tuple[int, float]] = ()
-    """Step and value, for the curve."""
-
-
-@dataclass(frozen=True, slots=True)
-class PanelContent:
-    """What the panel shows."""
-
-    title: str
-    step: int
-    max_steps: int
-    elapsed: float
-    left: float | None
-    """Seconds until the last step, as far as known."""
-    figures: Sequence[Figure]
-    samples: Sequence[ShownCompletion]
-    samples_heading: str
-    status: str
-    """What is going on besides training steps."""
-    hint: str
-    """What keys do."""
-
-
-def draw(content: PanelContent, width: int, height: int, least: int = 0) -> tuple[Panel, int]:
-    """The panel, and its number of lines: fewer than the terminal has, if that has enough for the figures.
-
-    Args:
-        width: columns of the terminal.
-        height: lines of the terminal.
-        least: lines that the panel has at least, if the terminal has them: it would jump with every completion.
-    """
-    inner = width - 4  # borders and padding
-    below = [_bottom(content, inner)] if content.status or content.hint else []
-    top = _progress(content, inner)
-    room = height - 1 - 2 - len(top) - len(below)
-    wide = inner >= _WIDE
-    left = max(66, 2 * inner // 5) if wide else inner
-    lines = _figure_lines(content, left)
-    right = _sample_lines(content, inner - left - _GAP, room + 1)[1:] if wide else []
-    if wide and right:
-        lines = [_side_by_side(lines, right, left)]
-        count = max(len(content.figures), len(right))
-    else:
-        lines += _sample_lines(content, inner, room - len(lines))
-        count = len(lines)
-    padding = max(0, min(least, height - 1) - 2 - len(top) - count - len(below))
-    body = Group(*top, *lines, *[Text()] * padding, *below)
-    title = Text(fit(readable(content.title), inner - 4), style="bold")
-    panel = Panel(body, title=title, title_align="left", border_style="dim", padding=(0, 1), width=width)
-    return panel, 2 + len(top) + count + padding + len(below)
-
-
-def _progress(content: PanelContent, width: int) -> list[RenderableType]:
-    share = min(1.0, content.step / content.max_steps)
-    times = f"elapsed {duration(content.elapsed)}"
-    if content.left is not None:
-        times += f"   left {duration(content.left)}"
-    steps = f"step {content.step}/{content.max_steps}   {share:.0%}"
-    line = Text(set_cell_size(steps, max(len(steps) + 1, width - len(times))), no_wrap=True)
-    return [line.append(times, "dim"), ProgressBar(total=content.max_steps, completed=content.step), Text()]
-
-
-def _figure_lines(content: PanelContent, width: int) -> list[RenderableType]:
-    least, most = _LABELS
-    labels = min(most, max([least, *(cell_len(figure.label) for figure in content.figures)]))
-    lines: list[RenderableType] = []
-    for figure in content.figures:
-        curve = sparkline(figure.points, content.step, width - labels - 2 - _VALUE - _CHANGE - 2)
-        label = set_cell_size(fit(figure.label, labels), labels + 2)
-        value, change = f"{figure.value:>{_VALUE}}", f"{figure.change:>{_CHANGE}}  "
-        lines.append(Text.assemble((label, "dim"), (value, "bold"), change, (curve, "cyan"), no_wrap=True))
-    return lines
-
-
-def _side_by_side(left: Sequence[RenderableType], right: Sequence[RenderableType], width: int) -> Table:
-    grid = Table.grid(expand=True)
-    grid.add_column(width=width + _GAP)
-    grid.add_column(ratio=1)
-    grid.add_row(Group(*left), Group(*right))
-    return grid
-
-
-def _sample_lines(content: PanelContent, width: int, room: int) -> list[RenderableType]:
-    """A blank line, a heading, and the samples, two lines each (three if the completion is long), as many as fit."""
-    if not content.samples or room < 4:
-        return []
-    lines: list[RenderableType] = [Text(), Text(content.samples_heading, style="dim")]
-    for sample in content.samples:
-        body = chop_cells(fit(sample["completion"], 2 * (width - 2) - 1), width - 2)
-        if len(lines) + 1 + len(body) > room:
-            break
-        mark, style = MARKS[sample["right"]]
-        details = fit(_details(sample), width // 2)
-        space = width - 2 - cell_len(details)
-        prompt = set_cell_size(fit(sample["prompt"], space - 1), space)
-        lines.append(Text.assemble((f"{mark} ", style), (prompt, "bold"), (details, "dim"), no_wrap=True))
-        lines += [Text("  " + line, no_wrap=True) for line in body]
-    return lines if len(lines) > 2 else []
-
-
-def _bottom(content: PanelContent, width: int) -> RenderableType:
-    """What is going on, and what keys do, if there is room for both."""
-    hint = fit(content.hint, width)
-    if not content.status:
-        return Text(hint, style="dim", no_wrap=True)
-    status = fit(content.status, width - 2)
-    grid = Table.grid(expand=True)
-    grid.add_column(ratio=1, no_wrap=True)
-    spinner = Spinner("dots", Text(status, style="dim"), style="cyan")
-    if hint and 2 + cell_len(status) + 3 + cell_len(hint) <= width:
-        grid.add_column(justify="right", no_wrap=True)
-        grid.add_row(spinner, Text(hint, style="dim"))
-    else:
-        grid.add_row(spinner)
-    return grid
-
-
-MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
-"""How right and wrong completions are marked, with a style."""
-
-
-def readable_sample(sample: Mapping[str, Any]) -> ShownCompletion:
-    """A completion with texts that are safe to print."""
-    answer = sample.get("answer")
-    return ShownCompletion(
-        prompt=readable(sample["prompt"]),
-        completion=readable(sample["completion"]),
-        answer=None if answer is None else readable(answer),
-        reward=sample.get("reward"),
-        right=sample.get("right"),
-    )
-
-
-def sample_line(sample: ShownCompletion) -> str:
-    """A completion in one line."""
-    return f"{MARKS[sample['right']][0]} {sample['prompt']}  {_details(sample)} | {sample['completion']}"
-
-
-def _details(sample: ShownCompletion) -> str:
-    parts = [] if sample["answer"] is None else [f"answer {fit(sample['answer'], 20)}"]
-    if sample["reward"] is not None:
-        parts.append(f"reward {sample['reward']:.2f}")
-    return "  ".join(parts)
-
 
 DETAILED_STEPS = 20
 """Up to this many steps, every step has a plain line; in longer runs every `LINE_EVERY`th."""
@@ -416,15 +165,15 @@ class Display:
         if metrics and (evaluated or due):
             self._print(self._line(step, metrics))
             if evaluated and self._samples:
-                self._print("  " + fit(sample_line(self._samples[0]), 110))
+                self._print("  " + fit(_sample_line(self._samples[0]), 110))
         self._pending = (step, {})
 
     def completions(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Show these completions, each as a `ShownCompletion`."""
         with self._lock:
-            self._samples = [readable_sample(sample) for sample in samples]
+            self._samples = [_readable_sample(sample) for sample in samples]
         for sample in self._samples:
-            self._log("  " + fit(sample_line(sample), 2000))
+            self._log("  " + fit(_sample_line(sample), 2000))
 
     def warn(self, text: str) -> None:
         """Print a warning, which the log has already, above the panel if there is one."""
@@ -495,7 +244,7 @@ class Display:
 
     def _panel(self, width: int, height: int) -> Panel:
         left = self._left() if self._pace and self._step < self._max_steps else None
-        content = PanelContent(
+        content = _PanelContent(
             title=self._title,
             step=self._step,
             max_steps=self._max_steps,
@@ -508,18 +257,18 @@ class Display:
             hint=self.hint,
         )
         before = self._drawn[1] if self._drawn[0] == width else 0
-        panel, lines = draw(content, width, height, least=before)
+        panel, lines = _draw(content, width, height, least=before)
         self._drawn = width, lines
         return panel
 
-    def _figures(self) -> list[Figure]:
+    def _figures(self) -> list[_Figure]:
         shown = [one for one in self._headlines() if one.metric in self._latest]
         found = [
-            Figure(one.label, one.format(self._latest[one.metric]), self._change(one), self._history[one.metric])
+            _Figure(one.label, one.format(self._latest[one.metric]), self._change(one), self._history[one.metric])
             for one in shown
         ]
         speed = self._latest.get(names.COMPLETIONS_PER_SECOND)
-        return [*found, Figure("completions/s", _speed(speed) if speed else "…")]
+        return [*found, _Figure("completions/s", _speed(speed) if speed else "…")]
 
     def _print(self, text: str, style: str = "") -> None:
         self._console.print(Text(encodable(text, self._console.encoding), style=style), soft_wrap=True)
@@ -535,3 +284,245 @@ class Display:
 
 def _speed(per_second: float) -> str:
     return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.1f}"
+
+
+_LABELS, _VALUE, _CHANGE = (17, 28), 9, 8
+_WIDE = 120
+"""Columns within the frame from which the completions are beside the figures."""
+_GAP = 4
+
+
+class ShownCompletion(TypedDict):
+    """One completion to show. Unknown values are None."""
+
+    prompt: str
+    completion: str
+    answer: str | None
+    reward: float | None
+    right: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """One line of figures, formatted."""
+
+    label: str
+    value: str
+    change: str = ""
+    """Since the start of the run."""
+    points: Sequence[tuple[int, float]] = ()
+    """Step and value, for the curve."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PanelContent:
+    """What the panel shows."""
+
+    title: str
+    step: int
+    max_steps: int
+    elapsed: float
+    left: float | None
+    """Seconds until the last step, as far as known."""
+    figures: Sequence[_Figure]
+    samples: Sequence[ShownCompletion]
+    samples_heading: str
+    status: str
+    """What is going on besides training steps."""
+    hint: str
+    """What keys do."""
+
+
+def _draw(content: _PanelContent, width: int, height: int, least: int = 0) -> tuple[Panel, int]:
+    """The panel, and its number of lines: fewer than the terminal has, if that has enough for the figures.
+
+    Args:
+        width: columns of the terminal.
+        height: lines of the terminal.
+        least: lines that the panel has at least, if the terminal has them: it would jump with every completion.
+    """
+    inner = width - 4  # borders and padding
+    below = [_bottom(content, inner)] if content.status or content.hint else []
+    top = _progress(content, inner)
+    room = height - 1 - 2 - len(top) - len(below)
+    wide = inner >= _WIDE
+    left = max(66, 2 * inner // 5) if wide else inner
+    lines = _figure_lines(content, left)
+    right = _sample_lines(content, inner - left - _GAP, room + 1)[1:] if wide else []
+    if wide and right:
+        lines = [_side_by_side(lines, right, left)]
+        count = max(len(content.figures), len(right))
+    else:
+        lines += _sample_lines(content, inner, room - len(lines))
+        count = len(lines)
+    padding = max(0, min(least, height - 1) - 2 - len(top) - count - len(below))
+    body = Group(*top, *lines, *[Text()] * padding, *below)
+    title = Text(fit(readable(content.title), inner - 4), style="bold")
+    panel = Panel(body, title=title, title_align="left", border_style="dim", padding=(0, 1), width=width)
+    return panel, 2 + len(top) + count + padding + len(below)
+
+
+def _progress(content: _PanelContent, width: int) -> list[RenderableType]:
+    share = min(1.0, content.step / content.max_steps)
+    times = f"elapsed {duration(content.elapsed)}"
+    if content.left is not None:
+        times += f"   left {duration(content.left)}"
+    steps = f"step {content.step}/{content.max_steps}   {share:.0%}"
+    line = Text(set_cell_size(steps, max(len(steps) + 1, width - len(times))), no_wrap=True)
+    return [line.append(times, "dim"), ProgressBar(total=content.max_steps, completed=content.step), Text()]
+
+
+def _figure_lines(content: _PanelContent, width: int) -> list[RenderableType]:
+    least, most = _LABELS
+    labels = min(most, max([least, *(cell_len(figure.label) for figure in content.figures)]))
+    lines: list[RenderableType] = []
+    for figure in content.figures:
+        curve = sparkline(figure.points, content.step, width - labels - 2 - _VALUE - _CHANGE - 2)
+        label = set_cell_size(fit(figure.label, labels), labels + 2)
+        value, change = f"{figure.value:>{_VALUE}}", f"{figure.change:>{_CHANGE}}  "
+        lines.append(Text.assemble((label, "dim"), (value, "bold"), change, (curve, "cyan"), no_wrap=True))
+    return lines
+
+
+def _side_by_side(left: Sequence[RenderableType], right: Sequence[RenderableType], width: int) -> Table:
+    grid = Table.grid(expand=True)
+    grid.add_column(width=width + _GAP)
+    grid.add_column(ratio=1)
+    grid.add_row(Group(*left), Group(*right))
+    return grid
+
+
+def _sample_lines(content: _PanelContent, width: int, room: int) -> list[RenderableType]:
+    """A blank line, a heading, and the samples, two lines each (three if the completion is long), as many as fit."""
+    if not content.samples or room < 4:
+        return []
+    lines: list[RenderableType] = [Text(), Text(content.samples_heading, style="dim")]
+    for sample in content.samples:
+        body = chop_cells(fit(sample["completion"], 2 * (width - 2) - 1), width - 2)
+        if len(lines) + 1 + len(body) > room:
+            break
+        mark, style = _COMPLETION_MARKS[sample["right"]]
+        details = fit(_details(sample), width // 2)
+        space = width - 2 - cell_len(details)
+        prompt = set_cell_size(fit(sample["prompt"], space - 1), space)
+        lines.append(Text.assemble((f"{mark} ", style), (prompt, "bold"), (details, "dim"), no_wrap=True))
+        lines += [Text("  " + line, no_wrap=True) for line in body]
+    return lines if len(lines) > 2 else []
+
+
+def _bottom(content: _PanelContent, width: int) -> RenderableType:
+    """What is going on, and what keys do, if there is room for both."""
+    hint = fit(content.hint, width)
+    if not content.status:
+        return Text(hint, style="dim", no_wrap=True)
+    status = fit(content.status, width - 2)
+    grid = Table.grid(expand=True)
+    grid.add_column(ratio=1, no_wrap=True)
+    spinner = Spinner("dots", Text(status, style="dim"), style="cyan")
+    if hint and 2 + cell_len(status) + 3 + cell_len(hint) <= width:
+        grid.add_column(justify="right", no_wrap=True)
+        grid.add_row(spinner, Text(hint, style="dim"))
+    else:
+        grid.add_row(spinner)
+    return grid
+
+
+_COMPLETION_MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
+"""How right and wrong completions are marked, with a style."""
+
+
+def _readable_sample(sample: Mapping[str, Any]) -> ShownCompletion:
+    """A completion with texts that are safe to print."""
+    answer = sample.get("answer")
+    return ShownCompletion(
+        prompt=readable(sample["prompt"]),
+        completion=readable(sample["completion"]),
+        answer=None if answer is None else readable(answer),
+        reward=sample.get("reward"),
+        right=sample.get("right"),
+    )
+
+
+def _sample_line(sample: ShownCompletion) -> str:
+    """A completion in one line."""
+    return f"{_COMPLETION_MARKS[sample['right']][0]} {sample['prompt']}  {_details(sample)} | {sample['completion']}"
+
+
+def _details(sample: ShownCompletion) -> str:
+    parts = [] if sample["answer"] is None else [f"answer {fit(sample['answer'], 20)}"]
+    if sample["reward"] is not None:
+        parts.append(f"reward {sample['reward']:.2f}")
+    return "  ".join(parts)
+
+
+Command = tuple[str, str]
+"""What a command is for, and the command."""
+
+_ONE_LINE, _NARROW = 80, 60
+_CHANGE_STYLES = {1: "green", 0: "", -1: "red"}
+_LEVEL_MARKS = {"good": ("✓", "green"), "warn": ("!", "yellow"), "note": ("·", "dim")}
+
+
+def before_after_table(rows: Sequence[Change], width: int = 80) -> Table:
+    """The final table of a run: each figure before and after, and the change; below it the paired tests of the changes.
+
+    A change is coloured where its test tells it from chance.
+
+    Args:
+        rows: the figures.
+        width: columns of the terminal; in few of them an interval is on a line of its own.
+    """
+    notes = ["in brackets: 95% interval"] if any("[" in text for row in rows for text in row.texts) else []
+    notes += [f"grader: {grader}" for grader in dict.fromkeys(row.grader for row in rows) if grader]
+    tests = [f"{row.label}: {row.test_text}" for row in rows if row.paired.found]
+    caption = Text("\n".join([" · ".join(notes), *tests]).strip("\n"))  # not markup: sets have users' names
+    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+    table.add_column("")
+    for heading in ("before", "after", "points" if all(row.is_share for row in rows) else "change"):
+        table.add_column(heading, justify="right", no_wrap=width >= _NARROW)
+    for row in rows:
+        before, after = (text if width >= _ONE_LINE else text.replace(" [", "\n[") for text in row.texts)
+        change = Text(row.values[2], style=_CHANGE_STYLES[row.verdict])
+        table.add_row(Text(row.label), Text(before), Text(after, style="bold"), change)
+    return table
+
+
+def print_findings(console: Console, findings: Sequence[Finding], rows: Sequence[Change] = ()) -> None:
+    """Print what the figures of a run mean, each with its figure.
+
+    Args:
+        console: wraps them.
+        findings: in the order in which they are shown.
+        rows: of the table above, whose tests are not said again.
+    """
+    said = {row.test_text for row in rows if row.paired.found}
+    for finding in findings:
+        mark, style = _LEVEL_MARKS[finding.level]
+        title = finding.title if finding.figure in said else f"{finding.title} ({finding.figure})"
+        title, text = (encodable(readable(part), console.encoding) for part in (f"{title}.", finding.text))
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(no_wrap=True)
+        grid.add_row(
+            Text(encodable(f"  {mark}", console.encoding), style=style), Text.assemble((title, "bold"), f" {text}")
+        )
+        console.print(grid)
+
+
+def print_summary(console: Console, table: Table | None, paths: Sequence[tuple[str, Path]]) -> None:
+    """Print the final table, if any, and the paths of all results, one unbroken line each."""
+    if table is not None:
+        console.print(table)
+    _print_columns(console, [(label, str(path)) for label, path in paths])
+
+
+def print_commands(console: Console, commands: Sequence[Command]) -> None:
+    """Print commands to go on with, one unbroken line each."""
+    if commands:
+        console.print()
+        _print_columns(console, commands)
+
+
+def _print_columns(console: Console, rows: Sequence[tuple[str, str]]) -> None:
+    width = max((len(label) for label, _ in rows), default=0)
+    for label, text in rows:
+        console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), text), soft_wrap=True)

@@ -12,6 +12,7 @@ server, which may not be up yet.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from covey import data
 from covey.config import Config
 from covey.environments.runner import EnvironmentRunner, environment_rewards
-from covey.errors import ConfigError, CoveyError
+from covey.errors import ConfigError, CoveyError, RunDirectoryError
 from covey.evaluation.grading import answer_asked_by, check_evaluation
 from covey.evaluation.stored import prompts_of
 from covey.importing import import_object
@@ -33,6 +34,7 @@ from covey.model.reward_model import RewardModel, load_all, reward_models
 from covey.rewards.runner import RewardRunner
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
+from covey.runlog.metrics import read_metrics
 from covey.training.build import check_optimizer, grpo_config
 from covey.training.checkpoint.vocab_expansion import check_reasoning
 from covey.training.checks.data import (
@@ -231,16 +233,16 @@ class Examination:
         return True
 
     def _objective(self) -> Findings[None]:
-        from covey.training import advantages as objectives
+        from covey.training.advantages import objective_arguments
 
-        found = yield from self._attempt("objective", lambda: objectives.build(self.config, self.objective))
+        found = yield from self._attempt("objective", lambda: objective_arguments(self.config, self.objective))
         if found is not None:
             self.objective_arguments = found
             loss = f"training.loss_type={self.config.training.loss_type}"
             yield PreflightFinding(Mark.FINE, "objective", f"{self.config.objective.name} works with {loss}")
             training = self.config.training
             limits = (training.loss_type, training.max_completion_length)
-            if warning := objectives.near_argmax(found["objective"], *limits, objectives.mean_length(self.run)):
+            if warning := near_argmax(found["objective"], *limits, _mean_length(self.run)):
                 yield PreflightFinding(Mark.WARNING, "objective", warning)
 
     def _model(self) -> Findings[None]:
@@ -373,3 +375,46 @@ def _rollout_func(name: str) -> Callable[..., Any]:
         ) from None
     call: Callable[..., Any] = found
     return call
+
+
+_ARGMAX_FROM = 4
+
+
+def near_argmax(objective: Any, loss_type: str, limit: int, mean_length: float | None = None) -> str | None:
+    """A warning where the weights of xDr.GRPO are nearly those of τ = 0: the mean share of a completion in the loss
+    over τ is above 4. None for any other objective, and for τ = 0 itself.
+
+    Args:
+        objective: of the run.
+        loss_type: of TRL's loss.
+        limit: `max_completion_length`, in tokens.
+        mean_length: of completions, where it is known; else half of the limit is assumed.
+    """
+    from covey.objective import XDR
+
+    if not isinstance(objective, XDR) or (objective.tau == 0 and objective.reference == 0):
+        return None
+    length = limit / 2 if mean_length is None else mean_length
+    share = 1.0 if loss_type == "grpo" else length / limit
+    tau = objective.tau / (math.log(2) if objective.adaptive else 1) + objective.reference
+    if share / tau <= _ARGMAX_FROM:
+        return None
+    which = "" if loss_type == "grpo" else f" of {length:.0f} of {limit} tokens"
+    guess = " (a guess: half of the limit)" if which and mean_length is None else ""
+    return (
+        f"objective.xdr_tau={objective.tau:g} is nearly 0 here: with completions{which}{guess}, a right one weighs "
+        f"e^{share / tau:.3g} times a wrong one (an exponent above {_ARGMAX_FROM}), so only the best of a group count. "
+        "τ is not portable between tasks and limits; this exponent, mean length / (limit · τ), is, and the metric "
+        f"objective/log_odds shows it. xdr_tau={share / 2:.2g} would make it 2."
+    )
+
+
+def _mean_length(run: RunDirectory) -> float | None:
+    """The mean length of the newest completions of a run that is there, in tokens."""
+    try:
+        rows = read_metrics(run.metrics)
+    except (RunDirectoryError, OSError):  # none, or damaged: a resume restores it
+        return None
+    return next(
+        (float(row[names.COMPLETION_LENGTH]) for row in reversed(rows) if row.get(names.COMPLETION_LENGTH)), None
+    )

@@ -1,15 +1,4 @@
-"""A scored batch into micro-batches.
-
-The order in which the rows of a generation batch are trained on. Knows indices of rows and groups only.
-
-Metrics per micro-batch when micro-batches are sorted, split into chunks, or have lost rows.
-
-TRL appends one number per micro-batch and averages them when it logs. A token in a micro-batch of short rows then has
-more weight than another, which evens out while rows are shuffled, but not once they are sorted. So each number is
-scaled such that the average over an optimiser step counts every token alike (every row, for a metric with one value
-per row).
-
-Splitting a scored generation batch into micro-batches. Knows tensors and plain numbers, not TRL.
+"""Splitting a scored generation batch into micro-batches. Knows tensors and plain numbers, not TRL.
 
 Rows of a group share a micro-batch where the sizes allow it, a micro-batch is padded to its own longest row only, and
 rows without a gradient are dropped. The gradient of an optimiser step does not change:
@@ -21,9 +10,6 @@ rows without a gradient are dropped. The gradient of an optimiser step does not 
 - Where the loss is not a sum over rows (`bnpo`, an entropy bonus, a router's loss, a threshold on the entropy), it
   depends on which rows share a micro-batch. There each micro-batch keeps the rows that TRL gives it.
 - A row without a gradient adds nothing to a sum, so it can be left out while denominators still count it.
-
-Metrics (`metric_weights`): means count every token of an optimiser step alike, and shares of clipped tokens still count
-every row. The logged entropy, and `vespo/phi_seq_mean`, are those of the rows that were computed.
 """
 
 from __future__ import annotations
@@ -57,111 +43,6 @@ from covey.training.chunks import (
     split_rows,
     trim_padding,
 )
-
-
-def window(micro_batches: int, accumulation: int) -> int:
-    """How many consecutive micro-batches of a generation batch are guaranteed to belong to one optimiser step."""
-    if accumulation % micro_batches == 0:
-        return micro_batches
-    return accumulation if micro_batches % accumulation == 0 else 1
-
-
-def shuffle_groups(groups: Sequence[int], permutation: Sequence[int]) -> list[int]:
-    """A random order of groups, and of the rows within each.
-
-    A group's place is that of its first row in the permutation, so that large groups do not come earlier than small.
-
-    Args:
-        groups: the group of each row.
-        permutation: of all rows; the only source of randomness.
-    """
-    place = {row: index for index, row in enumerate(permutation)}
-    turn: dict[int, int] = {}
-    for row, group in enumerate(groups):
-        turn.setdefault(group, place[row])
-    return sorted(range(len(groups)), key=lambda row: (turn[groups[row]], place[row]))
-
-
-def sort_within(order: Sequence[int], rows: Sequence[RowShape], size: int) -> list[int]:
-    """Sort within each stretch of `size` rows: groups stay together, longest first."""
-    found: list[int] = []
-    for start in range(0, len(order), size):
-        stretch = order[start : start + size]
-        longest: dict[int, int] = {}
-        turn: dict[int, int] = {}
-        for index, row in enumerate(stretch):
-            group = rows[row].group
-            longest[group] = max(longest.get(group, 0), rows[row].completion)
-            turn.setdefault(group, index)
-        found += sorted(
-            stretch, key=lambda row: (-longest[rows[row].group], turn[rows[row].group], -rows[row].completion)
-        )
-    return found
-
-
-def with_totals(plans: Sequence[ChunkPlan], *, by_rows: bool, sorted_rows: bool) -> list[ChunkPlan]:
-    """The plans of an optimiser step's micro-batches with the totals for metrics, where TRL's average would be wrong.
-
-    Args:
-        plans: of the micro-batches.
-        by_rows: whether ratios are per sequence, so that clip fractions count rows.
-        sorted_rows: whether rows are sorted by length.
-    """
-    left_out = any(plan.all_rows > sum(plan.rows) for plan in plans)
-    together = left_out or (sorted_rows and len(plans) > 1)
-
-    def totals(among: Sequence[ChunkPlan]) -> StepTotals:
-        return StepTotals(
-            tokens=sum(sum(plan.tokens) for plan in among),
-            rows=sum(sum(plan.rows) for plan in among),
-            all_tokens=sum(plan.all_tokens for plan in among),
-            all_rows=sum(plan.all_rows for plan in among),
-            micro_batches=len(among),
-            by_rows=by_rows,
-        )
-
-    if together:
-        return [replace(plan, totals=totals(plans)) for plan in plans]
-    return [replace(plan, totals=totals([plan])) if len(plan.ends) > 1 else plan for plan in plans]
-
-
-@contextmanager
-def merged_entries(metrics: dict[str, list[float]], plan: ChunkPlan | None) -> Iterator[None]:
-    """Context manager: every chunk of a micro-batch may append to a metric; on exit the entries are merged into one.
-
-    `_min` and `_max` take the minimum and maximum. Rows that were left out were not clipped, and count in clip metrics;
-    in other means they cannot, as their values are not known.
-    """
-    before = {name: len(values) for name, values in metrics.items()}
-    yield
-    if plan is None or plan.totals is None:
-        return
-    for name in list(metrics):
-        known = before.get(name, 0)
-        entries = metrics[name][known:]
-        if len(entries) != len(plan.ends):
-            continue
-        merged = _merged(name, entries, plan, plan.totals)
-        metrics[name][known:] = [] if merged is None else [merged]
-        if not metrics[name]:
-            del metrics[name]
-
-
-def _merged(name: str, entries: Sequence[float], plan: ChunkPlan, totals: StepTotals) -> float | None:
-    clip_metric = "clip" in name
-    if name.endswith(("_min", "_max")):
-        known = [entry for entry in entries if not math.isnan(entry)]
-        if clip_metric and plan.all_rows > sum(plan.rows):
-            known.append(0.0)
-        extreme = min if name.endswith("_min") else max
-        return extreme(known) if known else math.nan
-    rows = (clip_metric and totals.by_rows) or "seq_mean" in name
-    counts = plan.rows if rows else plan.tokens
-    totals_of_both = (totals.all_rows, totals.all_tokens) if clip_metric else (totals.rows, totals.tokens)
-    total = totals_of_both[0 if rows else 1]
-    summed = sum(entry * count for entry, count in zip(entries, counts, strict=True) if count)
-    return summed * totals.micro_batches / total if total else None
-
 
 logger = logging.getLogger(__name__)
 
@@ -277,7 +158,7 @@ class Batching:
             plans.append(plan)
         for start in range(0, len(plans), self._window):
             step = slice(start, start + self._window)
-            plans[step] = with_totals(plans[step], by_rows=self._loss.by_sequence, sorted_rows=self._sorts)
+            plans[step] = _with_totals(plans[step], by_rows=self._loss.by_sequence, sorted_rows=self._sorts)
         return [{**micro, PLAN: plan} for micro, plan in zip(micro_batches, plans, strict=True)]
 
     def _rows(self, batch: Batch, process: int) -> list[RowShape]:
@@ -427,3 +308,113 @@ def _take(batch: Batch, rows: Sequence[int]) -> Batch:
         return [value[row] for row in rows] if isinstance(value, (list, tuple)) else value
 
     return {key: rows_of(value) for key, value in batch.items()}
+
+
+def window(micro_batches: int, accumulation: int) -> int:
+    """How many consecutive micro-batches of a generation batch are guaranteed to belong to one optimiser step."""
+    if accumulation % micro_batches == 0:
+        return micro_batches
+    return accumulation if micro_batches % accumulation == 0 else 1
+
+
+def shuffle_groups(groups: Sequence[int], permutation: Sequence[int]) -> list[int]:
+    """A random order of groups, and of the rows within each.
+
+    A group's place is that of its first row in the permutation, so that large groups do not come earlier than small.
+
+    Args:
+        groups: the group of each row.
+        permutation: of all rows; the only source of randomness.
+    """
+    place = {row: index for index, row in enumerate(permutation)}
+    turn: dict[int, int] = {}
+    for row, group in enumerate(groups):
+        turn.setdefault(group, place[row])
+    return sorted(range(len(groups)), key=lambda row: (turn[groups[row]], place[row]))
+
+
+def sort_within(order: Sequence[int], rows: Sequence[RowShape], size: int) -> list[int]:
+    """Sort within each stretch of `size` rows: groups stay together, longest first."""
+    found: list[int] = []
+    for start in range(0, len(order), size):
+        stretch = order[start : start + size]
+        longest: dict[int, int] = {}
+        turn: dict[int, int] = {}
+        for index, row in enumerate(stretch):
+            group = rows[row].group
+            longest[group] = max(longest.get(group, 0), rows[row].completion)
+            turn.setdefault(group, index)
+        found += sorted(
+            stretch, key=lambda row: (-longest[rows[row].group], turn[rows[row].group], -rows[row].completion)
+        )
+    return found
+
+
+def _with_totals(plans: Sequence[ChunkPlan], *, by_rows: bool, sorted_rows: bool) -> list[ChunkPlan]:
+    """The plans of an optimiser step's micro-batches with the totals for metrics, where TRL's average would be wrong.
+
+    TRL appends one number per micro-batch to a metric and averages them when it logs, so a token in a micro-batch of
+    short rows has more weight than another. That evens out while rows are shuffled, but not once they are sorted. So
+    each number is scaled such that the average over an optimiser step counts every token alike (every row, for a metric
+    with one value per row, and for shares of clipped tokens). The logged entropy, and `vespo/phi_seq_mean`, are those
+    of the rows that were computed.
+
+    Args:
+        plans: of the micro-batches.
+        by_rows: whether ratios are per sequence, so that clip fractions count rows.
+        sorted_rows: whether rows are sorted by length.
+    """
+    left_out = any(plan.all_rows > sum(plan.rows) for plan in plans)
+    together = left_out or (sorted_rows and len(plans) > 1)
+
+    def totals(among: Sequence[ChunkPlan]) -> StepTotals:
+        return StepTotals(
+            tokens=sum(sum(plan.tokens) for plan in among),
+            rows=sum(sum(plan.rows) for plan in among),
+            all_tokens=sum(plan.all_tokens for plan in among),
+            all_rows=sum(plan.all_rows for plan in among),
+            micro_batches=len(among),
+            by_rows=by_rows,
+        )
+
+    if together:
+        return [replace(plan, totals=totals(plans)) for plan in plans]
+    return [replace(plan, totals=totals([plan])) if len(plan.ends) > 1 else plan for plan in plans]
+
+
+@contextmanager
+def merged_entries(metrics: dict[str, list[float]], plan: ChunkPlan | None) -> Iterator[None]:
+    """Context manager: every chunk of a micro-batch may append to a metric; on exit the entries are merged into one.
+
+    `_min` and `_max` take the minimum and maximum. Rows that were left out were not clipped, and count in clip metrics;
+    in other means they cannot, as their values are not known.
+    """
+    before = {name: len(values) for name, values in metrics.items()}
+    yield
+    if plan is None or plan.totals is None:
+        return
+    for name in list(metrics):
+        known = before.get(name, 0)
+        entries = metrics[name][known:]
+        if len(entries) != len(plan.ends):
+            continue
+        merged = _merged(name, entries, plan, plan.totals)
+        metrics[name][known:] = [] if merged is None else [merged]
+        if not metrics[name]:
+            del metrics[name]
+
+
+def _merged(name: str, entries: Sequence[float], plan: ChunkPlan, totals: StepTotals) -> float | None:
+    clip_metric = "clip" in name
+    if name.endswith(("_min", "_max")):
+        known = [entry for entry in entries if not math.isnan(entry)]
+        if clip_metric and plan.all_rows > sum(plan.rows):
+            known.append(0.0)
+        extreme = min if name.endswith("_min") else max
+        return extreme(known) if known else math.nan
+    rows = (clip_metric and totals.by_rows) or "seq_mean" in name
+    counts = plan.rows if rows else plan.tokens
+    totals_of_both = (totals.all_rows, totals.all_tokens) if clip_metric else (totals.rows, totals.tokens)
+    total = totals_of_both[0 if rows else 1]
+    summed = sum(entry * count for entry, count in zip(entries, counts, strict=True) if count)
+    return summed * totals.micro_batches / total if total else None

@@ -1,15 +1,12 @@
-"""Several processes, sharded weights.
-
-The processes of a run: the main one, what all agree on, and how a failing one ends the others.
+"""The processes of a run: the main one, what all agree on, how a failing one ends the others, and sharded weights.
 
 If one process fails, the others wait for it in a collective: on the CPU they fail too, with an unhelpful error; on GPUs
 they hang. So a failing process writes to the rendezvous store, every process polls that store, and the others exit
 quietly: the one that failed reports why.
 
-Sharding of weights over processes: FSDP2 for `model.mesh_shape`, on CPUs too, and saving the full weights.
-
-Source: `fully_shard`, https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html; accelerate's
-`ParallelismConfig` and `FullyShardedDataParallelPlugin`.
+Weights are sharded by FSDP2 for `model.mesh_shape`, on CPUs too. Source: `fully_shard`,
+https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html; accelerate's `ParallelismConfig` and
+`FullyShardedDataParallelPlugin`.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ from covey.errors import ConfigError, CoveyError, EndedElsewhereError, RunDirect
 
 if TYPE_CHECKING:
     from accelerate import PartialState
-
 
 T = TypeVar("T")
 

@@ -1,8 +1,6 @@
-"""What is recorded of a completion; rewards begun early.
+"""What is recorded of every completion besides its rewards, and rewards that begin early.
 
-What is recorded of every completion besides its rewards: length, outcome, the rendered prompt.
-
-Starting rewards in worker processes as soon as there are completions, while the models still score them.
+They begin in worker processes as soon as there are completions, while the models still score them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""A run from a config to a run directory.
-
-Preparing a run directory for the start of a run.
-
-A run that ends with an error says so in its log, its `summary.json` and its report.
-
-A training run, from a config to a run directory: `covey train`.
-"""
+"""A training run, from a config to a run directory: `covey train`."""
 
 from __future__ import annotations
 
@@ -66,63 +59,7 @@ if TYPE_CHECKING:
     from covey.training.display import Display
     from covey.training.trl.trainer import GRPOTrainer
 
-
-def open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> None:
-    """Prepare the folder for the start of the run. A kill in between must not lose the run: the config is written
-    first, but after the marks of a finished run are removed."""
-    if plan.clear:
-        run.clear(keep_first=config.model.reasoning_vocab_size != 0, keep_config=True)
-    run.summary.unlink(missing_ok=True)
-    # Without the settings of this invocation only: run again, the file makes a complete new run.
-    stored = dataclasses.replace(config, run_name=None, resume="auto", overwrite=False, stop_after_steps=None)
-    write_atomically(run.config, to_yaml(stored))
-    for step, checkpoint in run.complete_checkpoints():
-        if step > plan.step:  # it was skipped: damaged in a way that file sizes do not show
-            unmark(checkpoint)
-    for folder in (run.completions, run.evaluation):
-        folder.mkdir(parents=True, exist_ok=True)
-    for leftover in run.root.glob("*/.*.tmp"):  # of a killed process
-        leftover.unlink()
-    shutil.rmtree(run.rollouts, ignore_errors=True)  # likewise
-    record_environment(run, own_code(config))
-
-
 logger = logging.getLogger(__name__)
-
-
-@contextlib.contextmanager
-def recording_failure(run: RunDirectory, processes: Processes, console: Any) -> Iterator[None]:
-    """Context manager: an error is logged with its traceback and written to the run, by the first process that fails.
-
-    A second Ctrl-C is no error: the run was stopped, and goes on from its newest checkpoint. An unexpected error of a
-    run whose folder was emptied or deleted is a `DeletedError`.
-    """
-    try:
-        yield
-    except (KeyboardInterrupt, EndedElsewhereError):
-        raise
-    except BaseException as error:
-        if not isinstance(error, CoveyError):
-            run.refuse_deleted()
-        if processes.is_first_to_fail(error) and run.config.exists() and not isinstance(error, DeletedError):
-            logger.error("The run failed.", exc_info=True)
-            with contextlib.suppress(OSError, CoveyError):  # such as a full disk, of which the error itself tells
-                write_failure(run, error)
-            if processes.count == 1:  # others end soon, and a launcher then ends this one before its message
-                _write_report(run, console)
-        raise
-
-
-def _write_report(run: RunDirectory, console: Any) -> None:
-    try:
-        with console.status("Writing the report …"):
-            problems = write_end_of_run(run, finished=False)
-    except Exception:  # it must not take the place of the error
-        logger.warning("The report could not be written.", exc_info=True)
-        return
-    more = f", and {run.report} what it did until then" if run.report.is_file() and not problems else ""
-    text = f"· The run failed: {run.log} has the traceback{more}."
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +374,61 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
                 grader=grader,
             )
     return results
+
+
+def open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> None:
+    """Prepare the folder for the start of the run. A kill in between must not lose the run: the config is written
+    first, but after the marks of a finished run are removed."""
+    if plan.clear:
+        run.clear(keep_first=config.model.reasoning_vocab_size != 0, keep_config=True)
+    run.summary.unlink(missing_ok=True)
+    # Without the settings of this invocation only: run again, the file makes a complete new run.
+    stored = dataclasses.replace(config, run_name=None, resume="auto", overwrite=False, stop_after_steps=None)
+    write_atomically(run.config, to_yaml(stored))
+    for step, checkpoint in run.complete_checkpoints():
+        if step > plan.step:  # it was skipped: damaged in a way that file sizes do not show
+            unmark(checkpoint)
+    for folder in (run.completions, run.evaluation):
+        folder.mkdir(parents=True, exist_ok=True)
+    for leftover in run.root.glob("*/.*.tmp"):  # of a killed process
+        leftover.unlink()
+    shutil.rmtree(run.rollouts, ignore_errors=True)  # likewise
+    record_environment(run, own_code(config))
+
+
+@contextlib.contextmanager
+def recording_failure(run: RunDirectory, processes: Processes, console: Any) -> Iterator[None]:
+    """Context manager: an error is logged with its traceback and written to the run, by the first process that fails.
+
+    A second Ctrl-C is no error: the run was stopped, and goes on from its newest checkpoint. An unexpected error of a
+    run whose folder was emptied or deleted is a `DeletedError`.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, EndedElsewhereError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, CoveyError):
+            run.refuse_deleted()
+        if processes.is_first_to_fail(error) and run.config.exists() and not isinstance(error, DeletedError):
+            logger.error("The run failed.", exc_info=True)
+            with contextlib.suppress(OSError, CoveyError):  # such as a full disk, of which the error itself tells
+                write_failure(run, error)
+            if processes.count == 1:  # others end soon, and a launcher then ends this one before its message
+                _write_report(run, console)
+        raise
+
+
+def _write_report(run: RunDirectory, console: Any) -> None:
+    try:
+        with console.status("Writing the report …"):
+            problems = write_end_of_run(run, finished=False)
+    except Exception:  # it must not take the place of the error
+        logger.warning("The report could not be written.", exc_info=True)
+        return
+    more = f", and {run.report} what it did until then" if run.report.is_file() and not problems else ""
+    text = f"· The run failed: {run.log} has the traceback{more}."
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

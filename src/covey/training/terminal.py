@@ -1,13 +1,4 @@
-"""Text for a terminal, a part of it that is redrawn, and logs kept off it.
-
-Redrawing in a terminal, undisturbed by the keys that are pressed meanwhile.
-
-What redraws the display in place: a terminal, or in a Jupyter notebook an output of the cell, without widgets.
-
-Formatting text and numbers for a line of a terminal. Pure functions of strings and numbers.
-
-What libraries log and warn of, sent to a file; Covey's own warnings are shown too.
-"""
+"""Text for a terminal, what redraws a part of it or a notebook's output, and what libraries log, kept off it."""
 
 from __future__ import annotations
 
@@ -41,7 +32,7 @@ class TerminalLive(Live):
 
     def start(self, refresh: bool = False) -> None:
         """As `Live.start`."""
-        self._before = _settings(self.console.file)
+        self._before = _terminal_settings(self.console.file)
         if self._before is not None:
             quiet = [*self._before]
             quiet[3] &= ~(termios.ECHO | termios.ECHONL)
@@ -53,12 +44,12 @@ class TerminalLive(Live):
         try:
             super().stop()
         finally:
-            if self._before is not None and _settings(self.console.file) is not None:
+            if self._before is not None and _terminal_settings(self.console.file) is not None:
                 termios.tcsetattr(self.console.file, termios.TCSANOW, self._before)
             self._before = None
 
 
-def _settings(file: IO[str]) -> list[Any] | None:
+def _terminal_settings(file: IO[str]) -> list[Any] | None:
     """The settings of the terminal; None if it is none, or another job has it, which must not change them."""
     try:
         descriptor = file.fileno()
@@ -67,7 +58,7 @@ def _settings(file: IO[str]) -> list[Any] | None:
         return None
 
 
-_EVERY = 1.0
+_REDRAW_EVERY = 1.0
 """Seconds between two drawings of the panel: each travels to the browser as a whole."""
 
 
@@ -93,16 +84,16 @@ class NotebookConsole(Console):
         from IPython.display import display
 
         if self._output is None:
-            self._output = display(_Shown(content), display_id=True)
+            self._output = display(_AsOutput(content), display_id=True)
         else:
-            self._output.update(_Shown(content))
+            self._output.update(_AsOutput(content))
 
     def status(self, status: RenderableType, **options: Any) -> Any:
         """Context manager: what is going on, until it ends; `update` changes the text."""
         return _Status(self, status)
 
 
-class _Shown(JupyterMixin):
+class _AsOutput(JupyterMixin):
     """Anything that rich can print, as an object that a notebook shows."""
 
     def __init__(self, content: RenderableType) -> None:
@@ -157,7 +148,7 @@ class NotebookLive:
         self._console.show(self._content)
 
     def _redraw(self) -> None:
-        while not self._ended.wait(_EVERY):
+        while not self._ended.wait(_REDRAW_EVERY):
             self._console.show(self._content)
 
 
@@ -217,7 +208,7 @@ def logging_to(file: Path) -> Iterator[None]:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    handler = _Log(file, encoding="utf-8", errors="backslashreplace")
+    handler = _LogFile(file, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = [
         logging.getLogger(name) for name in ("transformers", "trl", "accelerate", "vllm", "covey", "py.warnings")
@@ -236,7 +227,7 @@ def logging_to(file: Path) -> Iterator[None]:
             handler.close()
 
 
-class _Log(logging.FileHandler):
+class _LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
         """A full disk ends the run with a paragraph of its own: no traceback for each line of the log."""
         if not isinstance(sys.exc_info()[1], OSError):
@@ -246,7 +237,7 @@ class _Log(logging.FileHandler):
 @contextmanager
 def showing_warnings(show: Callable[[str], None]) -> Iterator[None]:
     """Context manager: Covey's own warnings are shown to the user as well, by their first lines."""
-    handler = _LibraryLogsShown(show)
+    handler = _WarningsShown(show)
     logger = logging.getLogger("covey")
     logger.addHandler(handler)
     try:
@@ -255,7 +246,7 @@ def showing_warnings(show: Callable[[str], None]) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-class _LibraryLogsShown(logging.Handler):
+class _WarningsShown(logging.Handler):
     MOST = 3
     """Warnings of one kind that are shown: the same text but for what its placeholders hold."""
 

@@ -26,15 +26,13 @@ from typing import Any
 
 import pytest
 
-from covey.config import Config, DatasetConfig
+from covey.config import Config, DatasetConfig, to_yaml
 from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog import RunDirectory, drop_completions_after, write_atomically, write_completions
 from covey.runlog import directory as directory_module
-from covey.training import run as open_run
-from covey.training.checkpoint import resume as resume_module
-from covey.training.checkpoint import write as checkpoints_module
 from covey.training.checkpoint.resume import ResumePlan, plan_resume
 from covey.training.checkpoint.write import Checkpoints, copy_records, link_best, open_metrics, relink_best
+from covey.training.run import open_run_directory
 from fake_disk import Disk, KilledError
 
 STEPS = 7
@@ -93,7 +91,7 @@ def train(run: RunDirectory, limit: int | None, between: Callable[[], None] = la
             return start
         if start.checkpoint is not None:
             assert (start.checkpoint / "model.safetensors").read_bytes() == weights(start.step)
-        open_run.open_run_directory(CONFIG, run, start)
+        open_run_directory(CONFIG, run, start)
         writer, _ = open_metrics(run, start.step if start.checkpoint else None, start.checkpoint)
         drop_completions_after(run.completions, start.step)
         if start.step:
@@ -266,17 +264,17 @@ def spoil(file: Path, how: str, draw: random.Random) -> None:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     """A fake disk, without threads, git or composing of configs."""
-    text = open_run.to_yaml(CONFIG)
+    text = to_yaml(CONFIG)
 
     def load(recipe: Path) -> Config:
         if not recipe.is_file() or recipe.read_text(encoding="utf-8", errors="replace") != text:
             raise ConfigError(f"{recipe} cannot be read.")
         return CONFIG
 
-    monkeypatch.setattr(resume_module, "load", load)
+    monkeypatch.setattr("covey.training.checkpoint.resume.load", load)
     monkeypatch.setattr(directory_module, "describe_environment", dict)
-    monkeypatch.setattr(open_run, "to_yaml", lambda _: text)
-    monkeypatch.setattr(checkpoints_module, "InBackground", FakeBackground)
+    monkeypatch.setattr("covey.training.run.to_yaml", lambda _: text)
+    monkeypatch.setattr("covey.training.checkpoint.write.InBackground", FakeBackground)
     monkeypatch.setattr("time.sleep", lambda _: None)
     return Disk(monkeypatch)
 

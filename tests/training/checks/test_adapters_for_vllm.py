@@ -8,19 +8,19 @@ import pytest
 
 from compose_config import from_words
 from covey.errors import ConfigError
-from covey.training.checks import needs as requirements
+from covey.training.checks import needs
 
 VLLM = "training.use_vllm=true"
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "find_spec", lambda name: name == "vllm" or find_spec(name))
-    monkeypatch.setattr(requirements, "check_packages", lambda config: None)
+    monkeypatch.setattr(needs, "find_spec", lambda name: name == "vllm" or find_spec(name))
+    monkeypatch.setattr(needs, "check_packages", lambda config: None)
 
 
 def notes(*words: str) -> str:
-    return "".join(requirements.check_supported(from_words(VLLM, *words).config))
+    return "".join(needs.check_supported(from_words(VLLM, *words).config))
 
 
 def test_what_is_sent_is_noted() -> None:

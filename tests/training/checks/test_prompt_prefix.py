@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from covey import data
 from covey.config import ModelConfig, load
-from covey.evaluation import run as evaluation
+from covey.evaluation.run import evaluate
 from covey.model.load import load_tokenizer
 from covey.model.prompts import thinking_prefix
 from covey.model.starter import STARTER_PATH
@@ -105,7 +105,7 @@ def test_thinking_that_a_prefill_has_begun_belongs_to_its_row(workers: int) -> N
         rows = datasets.Dataset.from_list([{"prompt": BEGUN_ROWS[n], "answer": "2"}])
         engine = ScriptedEngine([Completion([1] * 5, truncated=False, text=completions[n])])
         tokenizer = AutoTokenizer.from_pretrained(STARTER_PATH)
-        result = evaluation.evaluate(engine, tokenizer, rows, SamplingSettings(8), batch_size=1, seed=0)
+        result = evaluate(engine, tokenizer, rows, SamplingSettings(8), batch_size=1, seed=0)
         assert (result.format, result.completions[0].completion) == (wanted, completions[n])
         loaded = data.LoadedData(rows, {}, [])
         found = check_prompt_prefix(load(["model=starter"]), tokenizer, loaded)
@@ -118,6 +118,6 @@ def test_evaluations_grade_the_whole_answer() -> None:
     tokenizer = AutoTokenizer.from_pretrained(STARTER_PATH)
     for prefix, share in (("", 0.0), ("<think>\n", 1.0)):
         settings = {"batch_size": 1, "seed": 0, "prompt_prefix": prefix}
-        result = evaluation.evaluate(engine, tokenizer, rows, SamplingSettings(8), **settings)
+        result = evaluate(engine, tokenizer, rows, SamplingSettings(8), **settings)
         assert (result.format, result.accuracy.value) == (share, 1.0)
         assert result.completions[0].completion == REST

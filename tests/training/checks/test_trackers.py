@@ -15,7 +15,6 @@ from covey.cli.main import main
 from covey.config import Config, load
 from covey.errors import ConfigError
 from covey.runlog.metrics import read_metrics
-from covey.training.checks import trackers as module
 from covey.training.checks.trackers import tracker_environment, tracker_notes, trackers
 from covey.training.doctor import examine
 
@@ -251,7 +250,7 @@ def test_one_that_fails_offline_too_is_left_out(wandb: ModuleType, train: Train,
 def test_a_missing_package_is_one_message_before_anything_is_made(
     name: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda package: None)
+    monkeypatch.setattr("covey.training.checks.trackers.find_spec", lambda package: None)
     with pytest.raises(ConfigError, match=f"pip install 'covey\\[{name}\\]'"):
         trackers(load([f"logging={name}"]))
     assert main([command, f"logging={name}", "run_name=run"]) == 2

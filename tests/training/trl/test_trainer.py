@@ -88,14 +88,12 @@ class BestIsTheFirst(TrainerCallback):
 def test_old_checkpoints_stay_until_the_new_one_is_complete(
     tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import covey.training.trl.trainer as module
-
     build(GRPOTrainer, tiny_model, tmp_path, max_steps=1, save_strategy="steps", save_steps=1).train()
 
     def broken(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "save_progress", broken)
+    monkeypatch.setattr("covey.training.trl.trainer.save_progress", broken)
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1, "max_steps": 2}
     with pytest.raises(OSError, match="No space left"):
         build(GRPOTrainer, tiny_model, tmp_path, **settings).train(

@@ -16,7 +16,8 @@ from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.kernels import ChunkedLogProbFunction
 from trl.trainer.utils import RepeatSampler, add_fused_lm_head, shuffle_sequence_dict
 
-from covey.training.trl.trainer import FORWARD_KEYS, GRPOTrainer
+from covey.training.trl.sampled_scoring import FORWARD_KEYS
+from covey.training.trl.trainer import GRPOTrainer
 
 REPLACED = {
     "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],

@@ -1,14 +1,8 @@
-"""Completions written ahead by an engine in a thread.
-
-Which rows of the data each generation round has, before the trainer's data loader gets to them; and their seeds.
-
-The weights of a version, kept for as long as completions are written by it.
-
-How an engine is called by what it can do: seeds per row, limits per row, interruption.
-
-Completions written ahead by an engine in a thread of its own.
+"""Completions written ahead by an engine in a thread of its own.
 
 The caller's thread, at the start of round r: `publish(r, weights)`, `submit` up to round r + staleness, `take(r)`.
+`RoundPlan` says which rows of the data a round has before the trainer's data loader gets to them; a snapshot keeps the
+weights of a version for as long as completions are written by it.
 """
 
 from __future__ import annotations
@@ -30,192 +24,6 @@ from covey.rollout.weight_folder import read_folder, write_folder
 from covey.training.asynchronous.pool import Group, Policy, Pool, Row
 from covey.training.asynchronous.schedule import Call, Schedule, ScheduleWriter
 from covey.training.prompt_order import PromptOrder
-
-
-class RoundPlan:
-    """The rows of one generation round after the other, in the order of the trainer's sampler, pass after pass.
-
-    The rows of round k are a function of the arguments and k, so a resumed run needs only the number of its next round.
-
-    Args:
-        size: rows in the data.
-        prompts: different prompts in a round, at most `size`.
-        shuffle: as the sampler's.
-        seed: as the sampler's.
-        first: the round that `take` returns first.
-    """
-
-    def __init__(self, size: int, prompts: int, *, shuffle: bool, seed: int, first: int = 0) -> None:
-        passes, place = divmod(first, size // prompts)
-        cursor = (passes, place * prompts) if shuffle else divmod(first * prompts, size)
-        self._order = PromptOrder(size, shuffle=shuffle, seed=seed, cursor=cursor)
-        self._prompts = prompts
-
-    def take(self) -> list[int]:
-        """The rows of the next round, one per prompt."""
-        return self._order.batch(self._prompts)
-
-
-def rounds_in(steps: int, *, accumulation: int, generate_every: int, rounds_per_pass: int) -> int:
-    """The generation rounds of a run.
-
-    Args:
-        steps: optimiser steps.
-        accumulation: micro-batches per optimiser step; the last step of a pass over the data may have fewer.
-        generate_every: micro-batches per round.
-        rounds_per_pass: in one pass over the data.
-    """
-    in_pass = rounds_per_pass * generate_every
-    passes, rest = divmod(steps, -(-in_pass // accumulation))
-    return -(-(passes * in_pass + min(rest * accumulation, in_pass)) // generate_every)
-
-
-def seeds_of(run_seed: int, number: int, count: int) -> list[int]:
-    """One seed, below 2^63, for each completion of a round: a hash of the run's seed, the round and the place in it."""
-    digests = (hashlib.sha256(f"{run_seed} {number} {place}".encode()).digest() for place in range(count))
-    return [int.from_bytes(digest[:8], "big") >> 1 for digest in digests]
-
-
-class Snapshot(Protocol):
-    """The weights of one version."""
-
-    def load(self, engine: InferenceEngine, version: int) -> None:
-        """Give them to an engine. Called from the thread that has the engine, again if the engine has lost them."""
-
-    def drop(self) -> None:
-        """They are not needed any more."""
-
-
-class FolderSnapshot:
-    """Weights in a folder of safetensors files.
-
-    Args:
-        folder: replaced if it exists; its parent is created.
-        weights: written at once.
-    """
-
-    def __init__(self, folder: Path, weights: NamedWeights) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        self.folder = folder
-        write_folder(folder, weights)
-
-    def load(self, engine: InferenceEngine, version: int) -> None:
-        """By the engine's `sync_folder(folder, version)` if it has one, else by `sync`."""
-        from_folder: Any = getattr(engine, "sync_folder", None)
-        if from_folder is not None:
-            from_folder(self.folder, version)
-        else:
-            engine.sync(read_folder(self.folder), version)
-
-    def drop(self) -> None:
-        """Delete the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-_SEED = 2**31
-
-
-def check_capabilities(engine: InferenceEngine, policy: Policy) -> None:
-    """Raise a `ConfigError` unless the engine can write completions ahead in this way."""
-    can, name = engine.capabilities, type(engine).__name__
-    off = f"or set training.staleness=0 instead of {policy.staleness}."
-    if not can.logprobs:
-        raise ConfigError(
-            f"The engine {name} returns no log-probabilities (Capabilities.logprobs), and training on completions of "
-            f"older weights needs them: return them, {off}"
-        )
-    if can.collective:
-        raise ConfigError(
-            f"The engine {name} must be called by all processes (Capabilities.collective), and completions that are "
-            f"written ahead are asked for by a thread of the main one only: use another engine, {off}"
-        )
-    lacks = [one for one in ("interruptible", "row_limits", "row_seeds") if not getattr(can, one)]
-    if policy.partial == "continue" and lacks:
-        raise ConfigError(
-            f"training.async_partial=continue goes on with interrupted completions, and the engine {name} does not say "
-            f"that it can (Capabilities.{lacks[0]}): set training.async_partial=finish."
-        )
-
-
-class EngineCaller:
-    """One engine, and the snapshot that it has.
-
-    Args:
-        sampling: the settings; log-probabilities are asked for in any case.
-        vocab_size: see `covey.rollout.generate.complete`.
-    """
-
-    def __init__(self, engine: InferenceEngine, sampling: SamplingSettings, vocab_size: int | None) -> None:
-        self._engine = engine
-        self._sampling = replace(sampling, logprobs=True)
-        self._vocab_size = vocab_size
-        self._loaded: Snapshot | None = None
-
-    @property
-    def max_length(self) -> int:
-        """The longest completion, in tokens."""
-        return self._sampling.max_completion_length
-
-    def load(self, version: int, snapshot: Snapshot) -> None:
-        """Give the engine these weights, if it has others. Raises an `EngineError` if it fails, or does not have them
-        afterwards."""
-        engine = self._engine
-        if snapshot is self._loaded:
-            return
-        self._loaded = None
-        with engine_failures(engine, "sync"):
-            snapshot.load(engine, version)
-        if engine.version != version:
-            raise EngineError(
-                f"The engine {type(engine).__name__} has version {engine.version} after sync(weights, {version}): it "
-                "must be the version that sync was given."
-            )
-        self._loaded = snapshot
-
-    def write(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        seeds: Sequence[int],
-        starts: Sequence[int],
-        limits: Sequence[int] | None,
-        interrupted: Callable[[], bool],
-        on_ended: Callable[[int, Completion], None],
-    ) -> list[Completion]:
-        """The completions of these prompts, or what follows the tokens that there are already.
-
-        Args:
-            prompts: token ids, those of the completions so far included.
-            seeds: of each completion.
-            starts: tokens of each completion so far.
-            limits: most further tokens of each; None for up to the longest completion.
-            interrupted: see `Capabilities.interruptible`.
-            on_ended: see `Capabilities.interruptible`.
-
-        Raises:
-            EngineError: the engine fails, or returns no log-probabilities.
-        """
-        engine, can, more = self._engine, self._engine.capabilities, dict[str, Any]()
-        if can.interruptible:
-            more = {"interrupted": interrupted, "on_ended": on_ended}
-        seed: Any = list(seeds) if can.row_seeds else seeds[0] % _SEED if can.seeded else None
-        found = complete(
-            engine,
-            prompts,
-            self._sampling,
-            seed=seed,
-            vocab_size=self._vocab_size,
-            max_lengths=list(limits) if limits is not None else [self.max_length - start for start in starts],
-            **more,
-        )
-        if any(one.logps is None for one in found if one.ids):
-            raise EngineError(
-                f"The engine {type(engine).__name__} returned completions without log-probabilities: training on "
-                "completions of older weights (training.staleness above 0) needs them."
-            )
-        return found
-
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +65,7 @@ class Rollouts:
         replay: Schedule | None = None,
         vocab_size: int | None = None,
     ) -> None:
-        check_capabilities(engine, policy)
+        _check_capabilities(engine, policy)
         self.engine = engine
         self.policy = policy
         self.next_round = 0
@@ -557,3 +365,189 @@ class Rollouts:
                     self.schedule.call(Call(version, places, written, still_open))
             self._drop_snapshots()
             self._changed.notify_all()
+
+
+class RoundPlan:
+    """The rows of one generation round after the other, in the order of the trainer's sampler, pass after pass.
+
+    The rows of round k are a function of the arguments and k, so a resumed run needs only the number of its next round.
+
+    Args:
+        size: rows in the data.
+        prompts: different prompts in a round, at most `size`.
+        shuffle: as the sampler's.
+        seed: as the sampler's.
+        first: the round that `take` returns first.
+    """
+
+    def __init__(self, size: int, prompts: int, *, shuffle: bool, seed: int, first: int = 0) -> None:
+        passes, place = divmod(first, size // prompts)
+        cursor = (passes, place * prompts) if shuffle else divmod(first * prompts, size)
+        self._order = PromptOrder(size, shuffle=shuffle, seed=seed, cursor=cursor)
+        self._prompts = prompts
+
+    def take(self) -> list[int]:
+        """The rows of the next round, one per prompt."""
+        return self._order.batch(self._prompts)
+
+
+def rounds_in(steps: int, *, accumulation: int, generate_every: int, rounds_per_pass: int) -> int:
+    """The generation rounds of a run.
+
+    Args:
+        steps: optimiser steps.
+        accumulation: micro-batches per optimiser step; the last step of a pass over the data may have fewer.
+        generate_every: micro-batches per round.
+        rounds_per_pass: in one pass over the data.
+    """
+    in_pass = rounds_per_pass * generate_every
+    passes, rest = divmod(steps, -(-in_pass // accumulation))
+    return -(-(passes * in_pass + min(rest * accumulation, in_pass)) // generate_every)
+
+
+def seeds_of(run_seed: int, number: int, count: int) -> list[int]:
+    """One seed, below 2^63, for each completion of a round: a hash of the run's seed, the round and the place in it."""
+    digests = (hashlib.sha256(f"{run_seed} {number} {place}".encode()).digest() for place in range(count))
+    return [int.from_bytes(digest[:8], "big") >> 1 for digest in digests]
+
+
+class Snapshot(Protocol):
+    """The weights of one version."""
+
+    def load(self, engine: InferenceEngine, version: int) -> None:
+        """Give them to an engine. Called from the thread that has the engine, again if the engine has lost them."""
+
+    def drop(self) -> None:
+        """They are not needed any more."""
+
+
+class FolderSnapshot:
+    """Weights in a folder of safetensors files.
+
+    Args:
+        folder: replaced if it exists; its parent is created.
+        weights: written at once.
+    """
+
+    def __init__(self, folder: Path, weights: NamedWeights) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self.folder = folder
+        write_folder(folder, weights)
+
+    def load(self, engine: InferenceEngine, version: int) -> None:
+        """By the engine's `sync_folder(folder, version)` if it has one, else by `sync`."""
+        from_folder: Any = getattr(engine, "sync_folder", None)
+        if from_folder is not None:
+            from_folder(self.folder, version)
+        else:
+            engine.sync(read_folder(self.folder), version)
+
+    def drop(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_SEEDS = 2**31
+"""Of engines with one seed a call: they are below this."""
+
+
+def _check_capabilities(engine: InferenceEngine, policy: Policy) -> None:
+    """Raise a `ConfigError` unless the engine can write completions ahead in this way."""
+    can, name = engine.capabilities, type(engine).__name__
+    off = f"or set training.staleness=0 instead of {policy.staleness}."
+    if not can.logprobs:
+        raise ConfigError(
+            f"The engine {name} returns no log-probabilities (Capabilities.logprobs), and training on completions of "
+            f"older weights needs them: return them, {off}"
+        )
+    if can.collective:
+        raise ConfigError(
+            f"The engine {name} must be called by all processes (Capabilities.collective), and completions that are "
+            f"written ahead are asked for by a thread of the main one only: use another engine, {off}"
+        )
+    lacks = [one for one in ("interruptible", "row_limits", "row_seeds") if not getattr(can, one)]
+    if policy.partial == "continue" and lacks:
+        raise ConfigError(
+            f"training.async_partial=continue goes on with interrupted completions, and the engine {name} does not say "
+            f"that it can (Capabilities.{lacks[0]}): set training.async_partial=finish."
+        )
+
+
+class EngineCaller:
+    """One engine, and the snapshot that it has.
+
+    Args:
+        sampling: the settings; log-probabilities are asked for in any case.
+        vocab_size: see `covey.rollout.generate.complete`.
+    """
+
+    def __init__(self, engine: InferenceEngine, sampling: SamplingSettings, vocab_size: int | None) -> None:
+        self._engine = engine
+        self._sampling = replace(sampling, logprobs=True)
+        self._vocab_size = vocab_size
+        self._loaded: Snapshot | None = None
+
+    @property
+    def max_length(self) -> int:
+        """The longest completion, in tokens."""
+        return self._sampling.max_completion_length
+
+    def load(self, version: int, snapshot: Snapshot) -> None:
+        """Give the engine these weights, if it has others. Raises an `EngineError` if it fails, or does not have them
+        afterwards."""
+        engine = self._engine
+        if snapshot is self._loaded:
+            return
+        self._loaded = None
+        with engine_failures(engine, "sync"):
+            snapshot.load(engine, version)
+        if engine.version != version:
+            raise EngineError(
+                f"The engine {type(engine).__name__} has version {engine.version} after sync(weights, {version}): it "
+                "must be the version that sync was given."
+            )
+        self._loaded = snapshot
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        seeds: Sequence[int],
+        starts: Sequence[int],
+        limits: Sequence[int] | None,
+        interrupted: Callable[[], bool],
+        on_ended: Callable[[int, Completion], None],
+    ) -> list[Completion]:
+        """The completions of these prompts, or what follows the tokens that there are already.
+
+        Args:
+            prompts: token ids, those of the completions so far included.
+            seeds: of each completion.
+            starts: tokens of each completion so far.
+            limits: most further tokens of each; None for up to the longest completion.
+            interrupted: see `Capabilities.interruptible`.
+            on_ended: see `Capabilities.interruptible`.
+
+        Raises:
+            EngineError: the engine fails, or returns no log-probabilities.
+        """
+        engine, can, more = self._engine, self._engine.capabilities, dict[str, Any]()
+        if can.interruptible:
+            more = {"interrupted": interrupted, "on_ended": on_ended}
+        seed: Any = list(seeds) if can.row_seeds else seeds[0] % _SEEDS if can.seeded else None
+        found = complete(
+            engine,
+            prompts,
+            self._sampling,
+            seed=seed,
+            vocab_size=self._vocab_size,
+            max_lengths=list(limits) if limits is not None else [self.max_length - start for start in starts],
+            **more,
+        )
+        if any(one.logps is None for one in found if one.ids):
+            raise EngineError(
+                f"The engine {type(engine).__name__} returned completions without log-probabilities: training on "
+                "completions of older weights (training.staleness above 0) needs them."
+            )
+        return found

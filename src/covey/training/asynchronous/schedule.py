@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import ConfigError
+from covey.rollout.engine import InferenceEngine, NamedWeights, SamplingSettings
 from covey.runlog.files import guard_disk, write_atomically
-from covey.training.asynchronous.pool import Group, Place
+from covey.training.asynchronous.pool import Group, Place, Policy
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class ScheduleWriter:
 
     Args:
         path: of the file; what it holds is cut to `keep` bytes.
-        settings: see `Schedule.settings`; written at the start of a new file.
+        settings: see `recorded_settings`; written at the start of a new file.
         keep: bytes to keep: those there were at the checkpoint from which the run resumes.
         copy: the file of another run whose bytes these are.
     """
@@ -74,7 +75,7 @@ class ScheduleWriter:
 
     def prompts(self, number: int, prompts: Sequence[Sequence[int]]) -> None:
         """The prompts of a round were submitted."""
-        self._add({"prompts": number, "digest": digest(prompts)})
+        self._add({"prompts": number, "digest": digest_of_prompts(prompts)})
 
     def call(self, call: Call) -> None:
         """The engine has returned."""
@@ -164,7 +165,7 @@ class Schedule:
     def check_prompts(self, number: int, prompts: Sequence[Sequence[int]]) -> None:
         """Raise a `ConfigError` if the prompts of a round are others."""
         recorded = self.digests.get(number)
-        if recorded is not None and recorded != digest(prompts):
+        if recorded is not None and recorded != digest_of_prompts(prompts):
             raise self.misfit(f"the prompts of its round {number} are others")
 
     def misfit(self, what: str) -> ConfigError:
@@ -185,6 +186,66 @@ class Schedule:
             self.rounds[int(entry["round"])] = [(int(number), int(place)) for number, place in entry["groups"]]
 
 
-def digest(prompts: Sequence[Sequence[int]]) -> str:
+def digest_of_prompts(prompts: Sequence[Sequence[int]]) -> str:
     """A hash of the tokens of prompts."""
     return hashlib.sha256(json.dumps([list(ids) for ids in prompts]).encode()).hexdigest()[:16]
+
+
+_SAME = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
+    *("num_generations", "generation_batch_size", "learning_rate", "lr_scheduler_type", "optim", "weight_decay"),
+    *("max_grad_norm", "beta", "loss_type", "scale_rewards", "epsilon", "max_steps", "num_train_epochs", "bf16"),
+    *("fp16", "chat_template_kwargs"),
+)
+"""Of the training arguments."""
+
+
+def recorded_settings(
+    args: Any,
+    policy: Policy,
+    sampling: SamplingSettings,
+    engine: InferenceEngine,
+    *,
+    weights: str | None,
+    **more: Any,
+) -> dict[str, Any]:
+    """What a run and its replay must have in common to end at the same weights: by name, as JSON reads it back.
+
+    Args:
+        policy: of the rollouts.
+        sampling: of the completions.
+        weights: their digest before the first step; None where that is over.
+        more: further numbers and texts, by name.
+    """
+    values = {f"training.{name}": _plain(getattr(args, name)) for name in _SAME}
+    values |= {f"sampling.{name}": _plain(value) for name, value in asdict(sampling).items()}
+    return {
+        "training.staleness": policy.staleness,
+        "training.async_order": policy.order,
+        "training.async_partial": policy.partial,
+        "seed": int(args.seed),
+        **values,
+        "engine": type(engine).__name__,
+        "threads of the rollout process": getattr(engine, "threads", None),
+        **{name.replace("_", " "): value for name, value in more.items()},
+        **({} if weights is None else {"weights": weights}),
+    }
+
+
+def digest_of_weights(weights: NamedWeights) -> str:
+    """A hash of the names and shapes of weights, and of some numbers of each."""
+    found = hashlib.sha256()
+    for name, tensor in weights:
+        sample = tensor.detach().flatten()[:: max(1, tensor.numel() // 1024)].float().cpu()
+        found.update(f"{name} {list(tensor.shape)}".encode() + sample.numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if value is None or type(value) in (int, float, str, bool):
+        return value
+    return str(getattr(value, "value", value))

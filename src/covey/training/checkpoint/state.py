@@ -1,10 +1,6 @@
-"""Progress beyond TRL's.
+"""What checkpoints hold besides what transformers and TRL save: the progress within a step, and a reference that moves.
 
-The training progress that checkpoints hold besides what transformers and TRL save. Knows no TRL.
-
-Reading and restoring the trainer state that a checkpoint holds beyond transformers' and TRL's.
-
-Hyperparameters of a resumed run: its config's, where a checkpoint's optimiser and schedule bring back their own.
+A checkpoint's optimiser and schedule bring back their own hyperparameters; `Hyperparameters` sets the config's again.
 """
 
 from __future__ import annotations

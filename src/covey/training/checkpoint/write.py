@@ -1,14 +1,8 @@
-"""Written, marked, rotated; the best one.
+"""Checkpoints: written, marked and rotated; the best one; and the copies of the run's records in them.
 
-Writing, marking and deleting checkpoints such that the newest complete one survives a crash at any point. Knows
-transformers' folders, not TRL.
-
-The best checkpoint of a run: by a metric of the held-out set (`evaluation.best_by`), never by the training reward.
-
-The state is in transformers' `TrainerState` (`best_metric`, `best_global_step`, `log_history`), so it is part of every
-checkpoint and survives a resume.
-
-Copies of the run's records in a checkpoint, and restoring damaged records from them.
+The newest complete one survives a crash at any point. The best is by a metric of the held-out set
+(`evaluation.best_by`), never by the training reward. It is in transformers' `TrainerState` (`best_metric`,
+`best_global_step`, `log_history`), so it is part of every checkpoint and survives a resume. Nothing here knows TRL.
 """
 
 from __future__ import annotations
@@ -34,7 +28,6 @@ from covey.runlog.metrics import MetricsWriter, Row
 
 if TYPE_CHECKING:
     from transformers import Trainer
-
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +135,7 @@ def _step(checkpoint: Path) -> int:
     return int(step) if step.isdecimal() else 0
 
 
-_PREFIX = "eval_"
+_EVAL_PREFIX = "eval_"
 """Of metrics of the held-out problems in `TrainerState.log_history`, and in the `metrics` of `on_evaluate`."""
 
 
@@ -150,13 +143,13 @@ def event_metrics(row: Mapping[str, object]) -> dict[str, float]:
     """The metrics of an evaluation's main set under transformers' names: `eval_accuracy`, `eval_reward`, …"""
     group = names.eval_name(next(iter(names.held_out_sets([row])), names.TEST_SET), "")
     found = {name.removeprefix(group): value for name, value in row.items() if name.startswith(group)}
-    return {f"{_PREFIX}{name}": float(value) for name, value in found.items() if isinstance(value, int | float)}
+    return {f"{_EVAL_PREFIX}{name}": float(value) for name, value in found.items() if isinstance(value, int | float)}
 
 
 def deciding_metric(row: Mapping[str, object], best_by: str | None) -> str | None:
     """Which of the `event_metrics` decides which checkpoint is the best; None if the evaluation does not have it."""
     name = names.best_metric([row], best_by)
-    return None if name is None else _PREFIX + name.partition("/")[2]
+    return None if name is None else _EVAL_PREFIX + name.partition("/")[2]
 
 
 def note_evaluation(state: TrainerState, metric: str, value: float) -> None:
@@ -172,13 +165,13 @@ def note_evaluation(state: TrainerState, metric: str, value: float) -> None:
 
 def is_evaluation(entry: Mapping[str, object]) -> bool:
     """Whether an entry of the state's history is from `note_evaluation`."""
-    return any(name.startswith(_PREFIX) for name in entry)
+    return any(name.startswith(_EVAL_PREFIX) for name in entry)
 
 
 def evaluated(state: TrainerState) -> list[tuple[int, float]]:
     """Step and value of every evaluation so far, in order, by the metric of the newest one."""
     entries = [entry for entry in state.log_history if is_evaluation(entry)]
-    metric = next((name for entry in entries[-1:] for name in entry if name.startswith(_PREFIX)), None)
+    metric = next((name for entry in entries[-1:] for name in entry if name.startswith(_EVAL_PREFIX)), None)
     return [(int(entry["step"]), float(entry[metric])) for entry in entries if metric in entry]
 
 

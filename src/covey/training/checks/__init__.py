@@ -1,1 +1,1 @@
-"""checks."""
+"""All checks before a run: settings, packages, data, rewards, environments, memory, trackers; and `covey doctor`."""

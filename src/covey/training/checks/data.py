@@ -1,13 +1,7 @@
-"""Rows, gold answers, prompts.
+"""Checks of a run's data by its tokenizer, model and rewards: rows, lengths, memory, columns, gold answers.
 
-Checks that find, before a run starts, what would go wrong in it.
-
-Each returns findings, with what was found and what to do. They change nothing. `training/examination.py` runs them, for
-`covey doctor` and for the start of every run.
-
-Checks of what is passed to the trainer in Python, and which columns a run wants.
-
-Whether the gold answers of the data earn the rewards of the run.
+Each returns findings, with what was found and what to do, and changes nothing. `covey.training.checks.run` runs them,
+for `covey doctor` and for the start of every run. `check_arguments` is for a trainer that is made in Python.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ from covey.rewards.reward import whole_answers
 from covey.rewards.runner import RewardRunner
 from covey.training.checks.findings import SAMPLE, Mark, PreflightFinding
 from covey.training.checks.memory import MemoryEstimate, available_memory, beside_vllm, estimate_memory
-from covey.training.checks.needs import PROMPTS, check_free_space, check_size, own_functions, try_calls
+from covey.training.checks.needs import PROMPTS_TRIED, check_free_space, check_size, own_functions, try_calls
 from covey.training.processes import splits_weights
 
 if TYPE_CHECKING:
@@ -103,7 +97,7 @@ def check_rows(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]
     other columns than the prompt.
     """
     own = config.environment.factory is not None
-    prompts = [str(i) if own else _key(prompt) for i, prompt in enumerate(prompts_of(loaded.train))]
+    prompts = [str(i) if own else _normalised(prompt) for i, prompt in enumerate(prompts_of(loaded.train))]
     twice = len(prompts) - len(set(prompts))
     result = f"{twice} of {len(prompts)} training rows repeat the prompt of another"
     if twice > _FEW_REPEATED * len(prompts):
@@ -293,7 +287,7 @@ def _turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return next((int(i) for i in ids if i in set(tokenizer.all_special_ids)), None)
 
 
-def _key(prompt: Any) -> str:
+def _normalised(prompt: Any) -> str:
     return " ".join(str(prompt).split()).casefold()
 
 
@@ -361,24 +355,24 @@ def columns_wanted(config: Config, runner: EnvironmentRunner | None, columns: Se
     told = []
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
     for name in config.rewards.funcs:
-        own = _taken(find(name, settings).batch, without=GIVEN) if ":" in name else []
+        own = _keywords(find(name, settings).batch, without=GIVEN) if ":" in name else []
         told.append((name, own if ":" in name else list(columns_read(name)[:1])))
     if runner is not None:
         for chosen, (factory, _) in config.environment.factories.items():
-            told.append((factory, _taken(runner.instances([chosen])[0].reset)))
+            told.append((factory, _keywords(runner.instances([chosen])[0].reset)))
     wanted = "; ".join(f"{name} reads {', '.join(names)}" for name, names in told if names)
     there = f"the rows have {', '.join(columns)}"
     return PreflightFinding(Mark.FINE, "columns", f"{wanted or 'no reward or environment names any'}; {there}")
 
 
-def _taken(function: Callable[..., Any], without: Collection[str] = ()) -> list[str]:
+def _keywords(function: Callable[..., Any], without: Collection[str] = ()) -> list[str]:
     """The names of what a function takes by keyword."""
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     found = [p for p in signature(function).parameters.values() if p.kind in kinds and p.name not in without]
     return [p.name if p.default is p.empty else f"[{p.name}]" for p in found]
 
 
-_FEW = 0.05  # share of unscorable rows up to which this is a warning only
+_FEW_WRONG = 0.05  # share of unscorable rows up to which this is a warning only
 _UNLIKELY = "-9786.13451"  # answer
 _LISTED = 30  # rows that one finding names
 
@@ -404,7 +398,7 @@ def check_answers(
     with RewardRunner.of(without, max_completion_length=config.training.max_completion_length) as runner:
         if own_functions(config):
             runner.pool.start(output)
-            few = list(loaded.train.select(range(min(PROMPTS, len(loaded.train)))))
+            few = list(loaded.train.select(range(min(PROMPTS_TRIED, len(loaded.train)))))
             texts = [gold_completion({"answer": "42", **row}, tags, str(grader)) for row in few]
             yield from try_calls(config, few, texts, runner, encode)
         for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
@@ -426,7 +420,7 @@ def _gold_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | 
     shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r} is {outcome}" for n, outcome in failed[:3])
     shown += _further_rows([n for n, _ in failed])
     return PreflightFinding(
-        Mark.WRONG if len(failed) > _FEW * len(rows) else Mark.WARNING,
+        Mark.WRONG if len(failed) > _FEW_WRONG * len(rows) else Mark.WARNING,
         check,
         f"{len(failed)} of {len(rows)} gold answers do not score full marks ({shown})",
         "Nothing can earn the reward on these rows: fix the answers, or dataset.answer_extractor.",

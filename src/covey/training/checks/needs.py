@@ -1,10 +1,6 @@
-"""Packages, hardware, disk, first reward calls.
+"""What a run needs before it starts: packages, hardware, columns, enough prompts, disk space, callable rewards.
 
-Packages and hardware that a setting needs, found before PyTorch and the weights are loaded.
-
-What a run needs before it starts: packages, columns, enough prompts, disk space.
-
-A first call of the user's own rewards and grader, before anything is trained or evaluated.
+Packages are looked for before PyTorch and the weights are loaded.
 """
 
 from __future__ import annotations
@@ -133,13 +129,12 @@ def _mixed(training: TrainingConfig) -> bool:
 def check_supported(config: Config) -> list[str]:
     """Refuse settings that are valid but not supported; settings without effect become notes. Raises a `ConfigError` if
     a setting is not supported, or a package is missing."""
-
     config.model.lora.check_merge(sharded=splits_weights(Mesh.of(config.model.mesh_shape)))
     check_packages(config)
     check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
     check_benchmarks(config.evaluation.benchmark_paths, "evaluation.benchmark_paths")
     if config.training.use_vllm:
-        check_engine()
+        check_vllm()
     if config.rollout.own_engine is not None:
         from covey.rollout.generate import engine_class
 
@@ -147,11 +142,11 @@ def check_supported(config: Config) -> list[str]:
     check_asynchronous(config)
     notes = notes_on_sharing(config)
     if config.training.use_vllm:
-        notes += _on_adapters(config)
+        notes += _notes_on_adapters(config)
     return notes
 
 
-def _on_adapters(config: Config) -> list[str]:
+def _notes_on_adapters(config: Config) -> list[str]:
     """A note on what vLLM gets of adapters. Raises a `ConfigError` if it is to get them alone, and cannot."""
     rank, reason = served_rank(config)
     if config.training.vllm_lora_sync == "adapter" and reason is not None:
@@ -166,7 +161,7 @@ def _on_adapters(config: Config) -> list[str]:
     return [f"vLLM gets whole weights with the adapters merged after each step: {reason}."]
 
 
-def check_engine() -> None:
+def check_vllm() -> None:
     """Raise a `ConfigError` unless vLLM is installed; it will log like other libraries."""
     if find_spec("vllm") is None:
         raise ConfigError(
@@ -244,8 +239,8 @@ def check_free_space(folder: Path, stored: int, moments: int, *, keeps_best: boo
         )
 
 
-PROMPTS = 2
-"""Prompts whose groups the functions are called on."""
+PROMPTS_TRIED = 2
+"""Prompts whose groups the user's own functions are called on."""
 
 
 def own_functions(config: Config) -> dict[str, str]:
@@ -293,10 +288,10 @@ def try_calls(
     for name, what in own_functions(config).items():
         arguments = arguments_for_call(find(name, settings), False, prompts, replies, columns)
         (called,) = runner.pool_of(name).submit_call(name, arguments).result()
-        yield _finding(name, what, called, prompts, skips=config.rewards.on_error == "skip")
+        yield _call_finding(name, what, called, prompts, skips=config.rewards.on_error == "skip")
 
 
-def _finding(name: str, what: str, called: CallResult, prompts: Sequence[Any], *, skips: bool) -> PreflightFinding:
+def _call_finding(name: str, what: str, called: CallResult, prompts: Sequence[Any], *, skips: bool) -> PreflightFinding:
     problems, count = call_problems(called), len(prompts)
     on = f"a trial call with {count} completions"
     if problems:

@@ -1,15 +1,11 @@
-"""Batches written ahead or resampled, as TRL's.
+"""Generation batches of TRL's trainer that are written ahead (`covey.training.asynchronous`) or resampled.
 
-Rounds of TRL's trainer whose completions were written ahead (`covey.training.asynchronous`).
+Ahead: at the start of round r, all processes gather the weights of version r, which the main one keeps in a folder; the
+main one has the prompts of round r + staleness written, waits for the completions of round r, and sends them to the
+others. Collective operations are in the main thread only.
 
-At the start of round r, all processes gather the weights of version r, which the main one keeps in a folder; the main
-one has the prompts of round r + staleness written, waits for the completions of round r, and sends them to the others.
-Collective operations are in the main thread only.
-
-A generation batch whose groups without signal are replaced before TRL scores it.
-
-Completions are generated, rewarded and replaced first; then TRL's own method processes the final batch, so that only
-this one is counted and logged.
+Resampled: completions are generated, rewarded, and their groups without signal replaced first; then TRL's own method
+processes the final batch, so that only this one is counted and logged.
 """
 
 from __future__ import annotations
@@ -33,10 +29,10 @@ from covey.rollout import InferenceEngine
 from covey.rollout.process.engine import ProcessEngine
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
+from covey.training.advantages import ScoredRewards
 from covey.training.asynchronous.pool import Group, Policy
-from covey.training.asynchronous.recorded import digest_of, recorded_settings
 from covey.training.asynchronous.rounds import FolderSnapshot, Rollouts, RoundPlan, rounds_in
-from covey.training.asynchronous.schedule import Schedule, ScheduleWriter
+from covey.training.asynchronous.schedule import Schedule, ScheduleWriter, digest_of_weights, recorded_settings
 from covey.training.asynchronous.settings import Asynchronous
 from covey.training.checkpoint.state import TrainingProgress
 from covey.training.replaced import replaced
@@ -49,7 +45,6 @@ from covey.training.resampling import (
     has_signal,
     make_round,
 )
-from covey.training.trl.advantages import scored
 from covey.training.trl.generation import mixed_precision, named_weights, sampling_of, training_options, vocab_size
 from covey.training.trl.tool_loop import loop_result
 
@@ -85,7 +80,7 @@ class AsynchronousRounds:
         """Training begins, or goes on from a checkpoint. The main process gets the engine ready. Raises a `CoveyError`
         if the trainer's settings, the data, the engine or the schedule rule it out."""
         self.close()
-        _check(self._trainer)
+        _check_trainer(self._trainer)
         self._snapshot = None
         trainer, args = self._trainer, self._trainer.args
         asked, self._refusal = sampling_of(trainer)
@@ -115,7 +110,8 @@ class AsynchronousRounds:
         due = -(-trainer._step // every)
         self._restored = self._usable(None if restored is None else restored.rollouts)
         self._from_main(lambda: self._make(prompts, due))
-        digest = digest_of(named_weights(trainer)) if due == 0 else None  # in every process: they may be sharded
+        # in every process: weights may be sharded
+        digest = digest_of_weights(named_weights(trainer)) if due == 0 else None
         self._from_main(lambda: self._open_schedule(digest))
 
     def batch(self, inputs: list[dict[str, Any]], score: Score) -> dict[str, Any]:
@@ -285,7 +281,7 @@ class AsynchronousRounds:
         assert rollouts is not None
         settings = recorded_settings(
             trainer.args,
-            self._settings,
+            rollouts.policy,
             self._sampling,
             rollouts.engine,
             weights=digest,
@@ -367,7 +363,7 @@ class AsynchronousRounds:
         return inputs
 
 
-def _check(trainer: Any) -> None:
+def _check_trainer(trainer: Any) -> None:
     """Raise a `ConfigError` for what cannot be combined and only a built trainer shows."""
     refused = {
         "a model that reads images": trainer._is_vlm,
@@ -404,9 +400,7 @@ def make_resampler(trainer: Any, max_prompts: int) -> Resampler:
     )
 
 
-def resampled_batch(
-    trainer: Any, resampler: Resampler, rows: int, score: Callable[[list[dict[str, Any]]], Any]
-) -> dict[str, Any]:
+def resampled_batch(trainer: Any, resampler: Resampler, rows: int, score: Score) -> dict[str, Any]:
     """The scored generation batch of a step, with `rows` rows in this process.
 
     Args:
@@ -454,7 +448,7 @@ class _Prompts(BaseException):
         self.prompts = prompts
 
 
-def _prepared(trainer: Any, rows: list[dict[str, Any]], score: Callable[[list[dict[str, Any]]], Any]) -> list[Any]:
+def _prepared(trainer: Any, rows: list[dict[str, Any]], score: Score) -> list[Any]:
     """The prompts of these rows, as TRL makes them: with environments that are reset, and what they say."""
 
     def leave(prompts: list[Any]) -> None:
@@ -468,7 +462,7 @@ def _prepared(trainer: Any, rows: list[dict[str, Any]], score: Callable[[list[di
     raise AssertionError("TRL generates by _generate")
 
 
-def _generate(trainer: Any, rows: list[dict[str, Any]], score: Callable[[list[dict[str, Any]]], Any]) -> SamplingRound:
+def _generate(trainer: Any, rows: list[dict[str, Any]], score: Score) -> SamplingRound:
     """Generate and reward completions of these rows, without adding to the metrics of the step."""
     kept, trainer._metrics["train"] = trainer._metrics["train"], defaultdict(list)
     rows = trainer._episodes.begin(rows)
@@ -484,7 +478,7 @@ def _generate(trainer: Any, rows: list[dict[str, Any]], score: Callable[[list[di
         {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id} if trainer.mask_truncated_completions else None
     )
     counts_B = trainer.accelerator.gather(counts_in_loss(ids, eos_token_ids).to(rewards_BF.device))
-    rewards = scored(trainer, rewards_BF)
+    rewards = ScoredRewards.of(trainer, rewards_BF)
     keeps = getattr(trainer._objective, "keeps_trl_advantages", trainer._objective is None)
     signal_P = has_signal(rewards if keeps else rewards.only(counts_B), counts_B)
     logged = {"extra": extra, "reported": reported}

@@ -1,13 +1,7 @@
-"""The overrides of TRL trainer, and nothing else.
+"""Covey's `GRPOTrainer`: TRL's, with objectives, KL control, and checkpoints that hold all the next step depends on.
 
-What Covey's trainer does at the callback events of transformers' loop.
-
-Loading a model, and giving it a head, the way TRL does.
-
-Covey's `GRPOTrainer`: TRL's, with objectives, KL control, and checkpoints that hold all the next step depends on.
-
-A comment above each override says which method it replaces and why; most of the work is done in other packages, which
-know nothing of TRL. `tests/training/trl/test_trl_contract.py` fails when a replaced method changes in TRL.
+A comment above each override says which method it replaces and why; most of the work is done outside of this package,
+which alone knows TRL. `tests/training/trl/test_trl_contract.py` fails when a replaced method changes in TRL.
 """
 
 from __future__ import annotations
@@ -47,7 +41,7 @@ from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
 from covey.rewards.reward import is_prefill
 from covey.rollout import InferenceEngine, conversation
-from covey.training.advantages import KLMonitor, in_use
+from covey.training.advantages import KLMonitor, apply_objective, end_kl_step, in_use, loss_with_kl
 from covey.training.asynchronous.settings import Asynchronous
 from covey.training.checkpoint.finite import FiniteCheck
 from covey.training.checkpoint.state import (
@@ -69,133 +63,17 @@ from covey.training.prompt_order import OwnOrder
 from covey.training.recording import CompletionRecorder, EarlyRewards
 from covey.training.replaced import all_replaced, replaced
 from covey.training.scoring import ReasoningSupport, SharedScoring
-from covey.training.trl.advantages import apply_objective, end_kl_step, loss_with_kl
 from covey.training.trl.generation import engine_for, generate_turn, mixed_precision, training_options
 from covey.training.trl.restricted_head import give_bias
 from covey.training.trl.rounds import AsynchronousRounds, make_resampler, resampled_batch
-from covey.training.trl.sampled_scoring import FORWARD_KEYS, SampledScoring, scoring_temperature
+from covey.training.trl.sampled_scoring import SampledScoring, scoring_temperature
 from covey.training.trl.tool_loop import TrainerEpisodes
 from covey.training.trl.vllm import patched_engine
 
-__all__ = ["FORWARD_KEYS", "GRPOConfig", "GRPOTrainer"]
+__all__ = ["GRPOConfig", "GRPOTrainer"]
 
 
 logger = logging.getLogger(__name__)
-
-
-class TrainerHooks(TrainerCallback):
-    """Added by the trainer itself, so it runs before callbacks that are added later."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        trainer = self._trainer
-        trainer._finite.check_start(trainer.model, str(trainer.model.config._name_or_path))
-        if state.is_world_process_zero and not trainer.is_deepspeed_enabled:  # whose optimiser has float32 weights
-            log_rounded_steps(trainer.model, float(args.learning_rate))
-        trainer._scoring.supports(trainer.model)  # prepares its layers: a resumed run must sample as this one goes on
-        trainer.checkpoints.newest = None
-        restored, trainer._restored = trainer._restored, None
-        if trainer._resampler is not None:
-            trainer._resampler.begin(trainer._train_sampler, restored, generate_every=trainer._generate_every)
-        if trainer.asynchronous:
-            trainer.asynchronous.begin(restored)
-        if restored is not None:  # transformers' loop has just set its running totals to zero
-            trainer._tr_loss += restored.loss_since_log
-            trainer._total_loss_scalar = restored.loss_total
-            trainer._globalstep_last_logged = restored.last_logged_step
-
-    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        trainer = self._trainer
-        trainer._finite.end_step(state.global_step + 1, trainer.model)
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        trainer = self._trainer
-        trainer.sampling.repeat()
-        trainer.checkpoints.check()
-        if trainer.asynchronous:
-            trainer.asynchronous.end_step()
-        waits = control.should_log or control.should_save or control.should_evaluate or control.should_training_stop
-        if waits or trainer.accelerator.device.type == "cpu":
-            trainer.check_finite()
-        if trainer._kl_monitor.exceeded:
-            control.should_log = control.should_training_stop = True
-            control.should_save = control.should_evaluate = False
-
-
-def log_rounded_steps(model: torch.nn.Module, rate: float) -> None:
-    """Log how many of the weights that are trained in half precision a step can move: in the others it is less than
-    half the spacing. Adam's steps are about as long as the learning rate."""
-    held = [one for one in model.parameters() if one.requires_grad and one.dtype in (torch.bfloat16, torch.float16)]
-    count = sum(local_part(one).numel() for one in held)
-    if count:
-        share = sum(int((local_part(one) + rate).ne(local_part(one)).sum()) for one in held) / count
-        text = (
-            "Weights are trained in %s: a step of the learning rate %g moves %.1f%% of them, and is rounded away in "
-            "the others. model.dtype=float32 lets all move; training.bf16=true still computes in bfloat16."
-        )
-        level = logging.WARNING if share < 0.9 else logging.INFO
-        log_once(logger, text, str(held[0].dtype).removeprefix("torch."), rate, 100 * share, level=level)
-
-
-def load_base_model(source: str, args: GRPOConfig, quantization: Any) -> Any:
-    """The base model of adapters, loaded as TRL itself would."""
-    values = dict(args.model_init_kwargs or {})
-    if quantization is not None:
-        values["quantization_config"] = quantization
-    if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
-        values["device_map"] = None
-    return create_model_from_path(source, **values, trust_remote_code=args.trust_remote_code)
-
-
-def with_fused_head(model: Any) -> Any:
-    """The model with TRL's head, which gives log-probs and entropies without logits."""
-    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-    return model
-
-
-def precise_heads(args: GRPOConfig | None) -> AbstractContextManager[Any]:
-    """Context manager around TRL's constructor: `cast_lm_head_to_fp32` works for every model. TRL finds the layers by
-    the names that they have in some models without adapters."""
-    casts = args is not None and args.cast_lm_head_to_fp32
-    ours = {"add_fused_lm_head": _add_precise_head}
-    return all_replaced([(args, {"cast_lm_head_to_fp32": False}), (grpo_trainer, ours)] if casts else [])
-
-
-def _add_precise_head(model: Any, **options: Any) -> None:
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    dtype = embedding.weight.dtype
-    head.float().register_forward_pre_hook(lambda _, inputs: (inputs[0].float(), *inputs[1:]))
-    embedding.register_forward_hook(lambda _, __, output: output.to(dtype))  # its weights may be the head's
-    add_fused_lm_head(model, **{**options, "cast_lm_head_to_fp32": True})
-
-
-def prepare_models(trainer: Any) -> list[tuple[Any, dict[str, float]]]:
-    """Prepare the models that a trainer has made: tied weights, positions, heads, and dropout, if it is to be off.
-
-    Returns:
-        The policy's configs that were changed, with their own rates, which are to be saved.
-
-    Raises:
-        ConfigError: vLLM, which ties a head that the config ties, cannot hold the model that is trained.
-    """
-    untie(trainer.model)
-    base: Any = base_model(trainer.model)
-    head, embedding = base.get_output_embeddings(), base.get_input_embeddings()
-    tied = base.config.get_text_config().tie_word_embeddings and not isinstance(head, TrainableTokensWrapper)
-    if trainer.args.use_vllm and tied and embedding.weight is not head.weight:
-        raise ConfigError(
-            "vLLM cannot generate with this model: its config ties the head to the embedding, and only one of the two "
-            "would be trained, or each by itself. Leave the embedding and the head out of the adapters "
-            "(target_modules, modules_to_save), or set use_vllm=false."
-        )
-    rates: list[tuple[Any, dict[str, float]]] = []
-    for model in (one for one in (trainer.ref_model, trainer.model) if one is not None):
-        count_from_first_token(model)
-        give_bias(base_model(model))
-        rates = disable_dropout(model) if trainer.args.disable_dropout else []
-    return rates
 
 
 class GRPOTrainer(TRLGRPOTrainer):
@@ -529,3 +407,118 @@ class GRPOTrainer(TRLGRPOTrainer):
         if progress is None:
             return  # a checkpoint of stock TRL; `load_progress` has logged a warning
         restore_progress(self, progress, Path(checkpoint))
+
+
+class TrainerHooks(TrainerCallback):
+    """Added by the trainer itself, so it runs before callbacks that are added later."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        trainer = self._trainer
+        trainer._finite.check_start(trainer.model, str(trainer.model.config._name_or_path))
+        if state.is_world_process_zero and not trainer.is_deepspeed_enabled:  # whose optimiser has float32 weights
+            log_rounded_steps(trainer.model, float(args.learning_rate))
+        trainer._scoring.supports(trainer.model)  # prepares its layers: a resumed run must sample as this one goes on
+        trainer.checkpoints.newest = None
+        restored, trainer._restored = trainer._restored, None
+        if trainer._resampler is not None:
+            trainer._resampler.begin(trainer._train_sampler, restored, generate_every=trainer._generate_every)
+        if trainer.asynchronous:
+            trainer.asynchronous.begin(restored)
+        if restored is not None:  # transformers' loop has just set its running totals to zero
+            trainer._tr_loss += restored.loss_since_log
+            trainer._total_loss_scalar = restored.loss_total
+            trainer._globalstep_last_logged = restored.last_logged_step
+
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        trainer = self._trainer
+        trainer._finite.end_step(state.global_step + 1, trainer.model)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        trainer = self._trainer
+        trainer.sampling.repeat()
+        trainer.checkpoints.check()
+        if trainer.asynchronous:
+            trainer.asynchronous.end_step()
+        waits = control.should_log or control.should_save or control.should_evaluate or control.should_training_stop
+        if waits or trainer.accelerator.device.type == "cpu":
+            trainer.check_finite()
+        if trainer._kl_monitor.exceeded:
+            control.should_log = control.should_training_stop = True
+            control.should_save = control.should_evaluate = False
+
+
+def log_rounded_steps(model: torch.nn.Module, rate: float) -> None:
+    """Log how many of the weights that are trained in half precision a step can move: in the others it is less than
+    half the spacing. Adam's steps are about as long as the learning rate."""
+    held = [one for one in model.parameters() if one.requires_grad and one.dtype in (torch.bfloat16, torch.float16)]
+    count = sum(local_part(one).numel() for one in held)
+    if count:
+        share = sum(int((local_part(one) + rate).ne(local_part(one)).sum()) for one in held) / count
+        text = (
+            "Weights are trained in %s: a step of the learning rate %g moves %.1f%% of them, and is rounded away in "
+            "the others. model.dtype=float32 lets all move; training.bf16=true still computes in bfloat16."
+        )
+        level = logging.WARNING if share < 0.9 else logging.INFO
+        log_once(logger, text, str(held[0].dtype).removeprefix("torch."), rate, 100 * share, level=level)
+
+
+def load_base_model(source: str, args: GRPOConfig, quantization: Any) -> Any:
+    """The base model of adapters, loaded as TRL itself would."""
+    values = dict(args.model_init_kwargs or {})
+    if quantization is not None:
+        values["quantization_config"] = quantization
+    if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
+        values["device_map"] = None
+    return create_model_from_path(source, **values, trust_remote_code=args.trust_remote_code)
+
+
+def with_fused_head(model: Any) -> Any:
+    """The model with TRL's head, which gives log-probs and entropies without logits."""
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    return model
+
+
+def precise_heads(args: GRPOConfig | None) -> AbstractContextManager[Any]:
+    """Context manager around TRL's constructor: `cast_lm_head_to_fp32` works for every model. TRL finds the layers by
+    the names that they have in some models without adapters."""
+    casts = args is not None and args.cast_lm_head_to_fp32
+    ours = {"add_fused_lm_head": _add_precise_head}
+    return all_replaced([(args, {"cast_lm_head_to_fp32": False}), (grpo_trainer, ours)] if casts else [])
+
+
+def _add_precise_head(model: Any, **options: Any) -> None:
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    dtype = embedding.weight.dtype
+    head.float().register_forward_pre_hook(lambda _, inputs: (inputs[0].float(), *inputs[1:]))
+    embedding.register_forward_hook(lambda _, __, output: output.to(dtype))  # its weights may be the head's
+    add_fused_lm_head(model, **{**options, "cast_lm_head_to_fp32": True})
+
+
+def prepare_models(trainer: Any) -> list[tuple[Any, dict[str, float]]]:
+    """Prepare the models that a trainer has made: tied weights, positions, heads, and dropout, if it is to be off.
+
+    Returns:
+        The policy's configs that were changed, with their own rates, which are to be saved.
+
+    Raises:
+        ConfigError: vLLM, which ties a head that the config ties, cannot hold the model that is trained.
+    """
+    untie(trainer.model)
+    base: Any = base_model(trainer.model)
+    head, embedding = base.get_output_embeddings(), base.get_input_embeddings()
+    tied = base.config.get_text_config().tie_word_embeddings and not isinstance(head, TrainableTokensWrapper)
+    if trainer.args.use_vllm and tied and embedding.weight is not head.weight:
+        raise ConfigError(
+            "vLLM cannot generate with this model: its config ties the head to the embedding, and only one of the two "
+            "would be trained, or each by itself. Leave the embedding and the head out of the adapters "
+            "(target_modules, modules_to_save), or set use_vllm=false."
+        )
+    rates: list[tuple[Any, dict[str, float]]] = []
+    for model in (one for one in (trainer.ref_model, trainer.model) if one is not None):
+        count_from_first_token(model)
+        give_bias(base_model(model))
+        rates = disable_dropout(model) if trainer.args.disable_dropout else []
+    return rates
