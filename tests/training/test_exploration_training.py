@@ -23,7 +23,7 @@ from covey.config.groups.objectives import LINEAR_LOSSES
 from covey.errors import ConfigError, TrainingError
 from covey.objective import make
 from covey.training.advantages import objective_arguments
-from covey.training.checks.run import near_argmax
+from covey.training.examination import near_argmax
 from scripted import (
     MAX_LENGTH,
     TOTAL,
