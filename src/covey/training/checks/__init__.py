@@ -1,1 +1,1 @@
-"""All checks before a run: settings, packages, data, rewards, environments, memory, trackers; and `covey doctor`."""
+"""What is checked before a run: packages, hardware, data, rewards, environments, memory, trackers."""

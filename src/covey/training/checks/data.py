@@ -1,6 +1,6 @@
 """Checks of a run's data by its tokenizer, model and rewards: rows, lengths, memory, columns, gold answers.
 
-Each returns findings, with what was found and what to do, and changes nothing. `covey.training.checks.run` runs them,
+Each returns findings, with what was found and what to do, and changes nothing. `covey.training.examination` runs them,
 for `covey doctor` and for the start of every run. `check_arguments` is for a trainer that is made in Python.
 """
 
