@@ -7,7 +7,9 @@ little context, memory) is found and named.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +19,11 @@ from covey.answers import Outcome, Tags
 from covey.answers.tasks import MODES
 from covey.cli.main import main
 from covey.config import load
+from covey.errors import ConfigError
 from covey.model.load import load_tokenizer
 from covey.rewards import RewardSettings, find
 from covey.training.checks.data import check_tokens, gold_completion
-from covey.training.checks.findings import Mark, PreflightFinding, worst
+from covey.training.checks.findings import CHECKS, Mark, PreflightFinding, Stage, check, worst
 from covey.training.doctor import examine
 
 SMALL = ["dataset.train_size=64", "dataset.test_size=8", "dataset.hard_size=0"]
@@ -36,6 +39,33 @@ def test_a_sound_run_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a prompt, as the model will see it" in out
     assert "What is" in out
     assert "0 wrong" in out
+
+
+def test_a_listed_check_is_made_at_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads what is known by then; what it yields and raises are lines of the table, in the order of the stages."""
+    monkeypatch.setattr("covey.training.examination.CHECKS", listed := [*CHECKS])
+    monkeypatch.setattr("covey.training.checks.findings.CHECKS", listed)
+
+    def planted(stage: Stage, *attributes: str) -> None:
+        @check(f"planted {stage.name}", stage)
+        def look(known: Any) -> Iterator[PreflightFinding]:
+            """A planted one."""
+            assert all(getattr(known, name) is not None for name in attributes)
+            yield PreflightFinding(Mark.FINE, f"planted {stage.name}", "looked")
+            raise ConfigError("and refused")
+
+    needs = {Stage.MODEL: ("prompts",), Stage.MODEL_CONFIG: ("source", "tokenizer", "model"), Stage.DATA: ("loaded",)}
+    for stage in reversed(Stage):
+        planted(stage, "config", "run", *needs.get(stage, ()))
+    lines = [(f.check, f.mark) for f in examine(load(SMALL)) if f.check.startswith("planted")]
+    assert lines == [(f"planted {stage.name}", mark) for stage in Stage for mark in (Mark.FINE, Mark.WRONG)]
+    assert listed[-1].doc == "A planted one."
+
+
+def test_every_listed_check_has_a_name_of_its_own_and_says_what_it_looks_at() -> None:
+    assert len({(check.name, check.stage) for check in CHECKS}) == len(CHECKS) >= 12
+    assert {check.stage for check in CHECKS} == set(Stage)
+    assert all(check.doc for check in CHECKS)
 
 
 def test_wrong_answers_leakage_and_duplicates_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,10 +102,11 @@ def test_gold_answers_that_cannot_be_parsed_are_listed(tmp_path: Path) -> None:
 def test_a_template_that_ends_with_no_stop_token_is_found() -> None:
     config = load(SMALL)
     tokenizer = load_tokenizer(config.model)
-    assert [f.mark for f in check_tokens(config, tokenizer)] == [Mark.FINE]
+    known: Any = SimpleNamespace(config=config, tokenizer=tokenizer)
+    assert [f.mark for f in check_tokens(known)] == [Mark.FINE]
     other = next(token for token in tokenizer.all_special_tokens if token != tokenizer.eos_token)
     tokenizer.chat_template = str(tokenizer.chat_template).replace(tokenizer.eos_token, other)
-    wrong = list(check_tokens(config, tokenizer))
+    wrong = list(check_tokens(known))
     assert wrong[0].mark is Mark.WRONG
     assert other in wrong[0].result
 

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +27,7 @@ from covey.evaluation.grading import answer_asked_by, check_evaluation
 from covey.evaluation.stored import prompts_of
 from covey.importing import import_object
 from covey.model.adapters import check_adapters, quantization_config
-from covey.model.load import check_architecture, check_files, check_model, load_tokenizer, source_options
+from covey.model.load import check_files, check_model, load_tokenizer, source_options
 from covey.model.prompts import cut_left, prompt_ids, prompt_lengths, render, thinking_prefix
 from covey.model.reward_model import RewardModel, load_all, reward_models
 from covey.rewards.runner import RewardRunner
@@ -37,23 +36,12 @@ from covey.runlog.directory import RunDirectory
 from covey.runlog.metrics import read_metrics
 from covey.training.build import check_optimizer, grpo_config
 from covey.training.checkpoint.vocab_expansion import check_reasoning
-from covey.training.checks.data import (
-    check_answers,
-    check_batch,
-    check_lengths,
-    check_memory,
-    check_prompt_prefix,
-    check_router,
-    check_rows,
-    check_tokens,
-    columns_wanted,
-)
-from covey.training.checks.findings import SAMPLE, Mark, PreflightFinding
-from covey.training.checks.needs import check_attention, check_hardware, check_rewards, check_supported
-from covey.training.checks.trackers import tracker_notes
+from covey.training.checks.data import columns_wanted
+from covey.training.checks.findings import CHECKS, SAMPLE, Mark, PreflightFinding, Stage
+from covey.training.checks.needs import check_attention, check_hardware, check_rewards
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from covey.data import LoadedData
     from covey.training.advantages import Given
@@ -111,12 +99,13 @@ class Examination:
     unrewarded: Mapping[str, str] = field(init=False)
     """Held-out sets without rewards, see `check_columns_for`."""
     tokenizer: PreTrainedTokenizerBase = field(init=False)
+    model: PretrainedConfig = field(init=False)
     prompts: list[list[int]] = field(init=False)
     """The tokens of some prompts."""
     args: GRPOConfig = field(init=False)
 
     def __iter__(self) -> Iterator[PreflightFinding]:
-        settings = yield from self._settings()
+        settings = "settings" not in (yield from self._made(Stage.SETTINGS))
         made = yield from self._environments()
         asked = (yield from self._rewards()) if made else None
         found = yield from self._attempt("model", lambda: check_files(self.config.model.name))
@@ -129,11 +118,11 @@ class Examination:
         if found is not None and "model.trust_remote_code" not in self.left_out:
             yield from self._model()
         if hasattr(self, "tokenizer"):
-            yield from check_tokens(self.config, self.tokenizer)
+            yield from self._made(Stage.MODEL_CONFIG)
         if settings:
             yield from self._hardware()
         if hasattr(self, "tokenizer") and hasattr(self, "unrewarded") and (yield from self._prompts()):
-            yield from self._whole()
+            yield from self._made(Stage.MODEL)
 
     def close(self) -> None:
         """End the processes of environments and tools."""
@@ -157,16 +146,20 @@ class Examination:
             overridden += [finding] if finding.mark is Mark.WRONG else []
         return found, overridden
 
-    def _settings(self) -> Findings[bool]:
-        """Whether they are valid."""
-        config = self.config
-        yield from self._attempt("output", self.run.check_place)
-        notes = yield from self._attempt("settings", lambda: [*check_supported(config), *tracker_notes(config)])
-        if notes is None:
-            return False
-        yield from (PreflightFinding(Mark.NOTE, "settings", note) for note in notes)
-        yield PreflightFinding(Mark.FINE, "settings", "every key is known, every value in range")
-        return True
+    def _made(self, stage: Stage) -> Findings[set[str]]:
+        """The listed checks of a stage. Returns the names of those without which the run cannot go on."""
+        failed = set[str]()
+        for check in CHECKS:
+            if check.stage is stage and (self.is_main or not check.main_only):
+                if stage is Stage.MODEL:
+                    self.progress(f"Checking: {check.name} …")
+                try:
+                    with self.naming_places():
+                        yield from check.look(self)
+                except CoveyError as error:
+                    failed.add(check.name)
+                    yield PreflightFinding(Mark.WRONG, check.name, str(error), error=error)
+        return failed
 
     def _environments(self) -> Findings[bool]:
         """Whether those that the config names can be used."""
@@ -217,7 +210,7 @@ class Examination:
             yield PreflightFinding(Mark.WARNING if note in loaded.warnings else Mark.NOTE, "data", note)
         if not any(key.startswith(("rewards.", "environment.")) for key in self.left_out):
             yield columns_wanted(self.config, self.environments, loaded.train.column_names)
-        yield from check_rows(self.config, loaded)
+        yield from self._made(Stage.DATA)
 
     def _load_data(self) -> bool:
         config, runner = self.config, self.environments
@@ -255,7 +248,10 @@ class Examination:
         found = yield from self._attempt("model", load)
         if found is None:
             return
+        from transformers import AutoConfig
+
         self.source, self.tokenizer = found
+        self.model = AutoConfig.from_pretrained(self.source, **source_options(config.model))
         yield PreflightFinding(Mark.FINE, "model", f"{config.model.name}: config and tokenizer load")
         yield from self._attempt("rewards", lambda: load_all(self.models.values()))
         notes = yield from self._attempt("reasoning", lambda: check_reasoning(config, self.source, self.tokenizer))
@@ -310,7 +306,6 @@ class Examination:
             return False
         self.loaded = loaded
         yield from (PreflightFinding(Mark.NOTE, "prompts", note) for note in loaded.notes[len(before) :])
-        yield from check_prompt_prefix(config, self.tokenizer, loaded)
         sample = loaded.train.select(range(min(SAMPLE, len(loaded.train))))
         self.prompts = encode(prompts_of(sample))
         if runner is not None and self.is_main:
@@ -330,26 +325,6 @@ class Examination:
         self.prompts += ids
         if ids:
             self.show_prompt(self.tokenizer.decode(ids[0]))
-
-    def _whole(self) -> Findings[None]:
-        """The checks that need everything."""
-        from transformers import AutoConfig
-
-        from covey.evaluation.job import load_benchmark
-
-        config = self.config
-        model = AutoConfig.from_pretrained(self.source, **source_options(config.model))
-        yield check_batch(config, self.loaded, self.processes)
-        longest = yield from check_lengths(config, model, self.tokenizer, self.prompts)
-        for name in config.evaluation.benchmarks:  # now, not after hours of training
-            yield from self._attempt("benchmarks", partial(load_benchmark, name, config))
-        yield from self._attempt("weights", lambda: check_architecture(config.model, self.source))
-        yield from self._attempt("settings", lambda: check_router(config, model))
-        yield from check_memory(config, model, longest)
-        if self.is_main:
-            self.progress("Trying the rewards …")
-            encode = lambda text: self.tokenizer(text, add_special_tokens=False).input_ids  # noqa: E731
-            yield from check_answers(config, self.loaded, encode, self.output)
 
     def _attempt(self, check: str, call: Callable[[], T]) -> Findings[T | None]:
         """The result of what the run needs; if it raises, None and a finding that nothing overrides."""

@@ -6,6 +6,7 @@ answer, in worker processes and without; callables and the length in tokens stay
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -54,7 +55,8 @@ def test_what_counts_as_a_prompt_prefix(template: str, asked: str, prefix: str) 
     assert thinking_prefix(tokenizer, prompt, "reasoning") == ""
     config = load(["model=starter"])
     loaded = data.LoadedData(datasets.Dataset.from_list([{"prompt": prompt, "answer": "2"}]), {}, [])
-    assert [finding.mark for finding in check_prompt_prefix(config, tokenizer, loaded)] == [Mark.WARNING] * bool(prefix)
+    known: Any = SimpleNamespace(config=config, tokenizer=tokenizer, loaded=loaded)
+    assert [finding.mark for finding in check_prompt_prefix(known)] == [Mark.WARNING] * bool(prefix)
 
 
 def test_a_plain_prompt_that_ends_with_the_tag() -> None:
@@ -108,8 +110,8 @@ def test_thinking_that_a_prefill_has_begun_belongs_to_its_row(workers: int) -> N
         result = evaluate(engine, tokenizer, rows, SamplingSettings(8), batch_size=1, seed=0)
         assert (result.format, result.completions[0].completion) == (wanted, completions[n])
         loaded = data.LoadedData(rows, {}, [])
-        found = check_prompt_prefix(load(["model=starter"]), tokenizer, loaded)
-        assert [finding.mark for finding in found] == [Mark.WARNING] * int(wanted)
+        known: Any = SimpleNamespace(config=load(["model=starter"]), tokenizer=tokenizer, loaded=loaded)
+        assert [finding.mark for finding in check_prompt_prefix(known)] == [Mark.WARNING] * int(wanted)
 
 
 def test_evaluations_grade_the_whole_answer() -> None:

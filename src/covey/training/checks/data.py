@@ -1,13 +1,12 @@
 """Checks of a run's data by its tokenizer, model and rewards: rows, lengths, memory, columns, gold answers.
 
-Each returns findings, with what was found and what to do, and changes nothing. `covey.training.examination` runs them,
-for `covey doctor` and for the start of every run. `check_arguments` is for a trainer that is made in Python.
+`check_arguments` is for a trainer that is made in Python.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
 from pathlib import Path
@@ -22,13 +21,13 @@ from covey.data.columns import PROMPT_NAMES
 from covey.errors import ConfigError, DataError, ModelError, RunDirectoryError, one_line
 from covey.evaluation.grading import answer_asked_by, grader_name
 from covey.evaluation.stored import prompts_of
-from covey.model.load import declared_eos_ids
+from covey.model.load import check_architecture, declared_eos_ids
 from covey.model.prompts import render, thinking_prefix
 from covey.rewards import RewardSettings, find
 from covey.rewards.registry import GIVEN, columns_read
 from covey.rewards.reward import whole_answers
 from covey.rewards.runner import RewardRunner
-from covey.training.checks.findings import SAMPLE, Mark, PreflightFinding
+from covey.training.checks.findings import SAMPLE, Known, Mark, PreflightFinding, Stage, check
 from covey.training.checks.memory import MemoryEstimate, available_memory, beside_vllm, estimate_memory
 from covey.training.checks.needs import PROMPTS_TRIED, check_free_space, check_size, own_functions, try_calls
 from covey.training.processes import splits_weights
@@ -36,7 +35,6 @@ from covey.training.processes import splits_weights
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from covey.data import LoadedData
     from covey.environments.runner import EnvironmentRunner
 
 
@@ -44,9 +42,11 @@ _FEW_REPEATED = 0.01  # a harmless share
 _SLACK = 1.2  # factor for the allocator
 
 
-def check_tokens(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[PreflightFinding]:
+@check("stop tokens", Stage.MODEL_CONFIG)
+def check_tokens(known: Known) -> Iterator[PreflightFinding]:
     """Whether the token that ends an answer in the chat template is one that generation stops at."""
-    stops = {tokenizer.eos_token_id, *declared_eos_ids(config.model)} - {None}
+    tokenizer = known.tokenizer
+    stops = {tokenizer.eos_token_id, *declared_eos_ids(known.config.model)} - {None}
     names = ", ".join(f"{tokenizer.convert_ids_to_tokens(i)} ({i})" for i in sorted(stops)) or "none"
     end = _turn_end(tokenizer)
     if not stops:
@@ -75,12 +75,12 @@ def check_tokens(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator
         )
 
 
-def check_prompt_prefix(
-    config: Config, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData
-) -> Iterator[PreflightFinding]:
+@check("thinking", Stage.MODEL, Mark.WARNING)
+def check_prompt_prefix(known: Known) -> Iterator[PreflightFinding]:
     """Whether the prompt opens the thinking tag for the model, so that completions lack it."""
-    first = prompts_of(loaded.train.select([0]))[0]
-    prefix = thinking_prefix(tokenizer, first, config.rewards.think_tag, config.training.chat_template_kwargs)
+    config = known.config
+    first = prompts_of(known.loaded.train.select([0]))[0]
+    prefix = thinking_prefix(known.tokenizer, first, config.rewards.think_tag, config.training.chat_template_kwargs)
     if whole_answers([""], [first], prefix, Tags(config.rewards.think_tag)) != [""]:
         yield PreflightFinding(
             Mark.WARNING,
@@ -90,12 +90,14 @@ def check_prompt_prefix(
         )
 
 
-def check_rows(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]:
+@check("rows", Stage.DATA)
+def check_rows(known: Known) -> Iterator[PreflightFinding]:
     """Duplicate training prompts, and empty answers where something needs them.
 
     (Held-out problems in the training set are noted when the data are loaded.) Rows for an environment may differ by
     other columns than the prompt.
     """
+    config, loaded = known.config, known.loaded
     own = config.environment.factory is not None
     prompts = [str(i) if own else _normalised(prompt) for i, prompt in enumerate(prompts_of(loaded.train))]
     twice = len(prompts) - len(set(prompts))
@@ -116,10 +118,23 @@ def check_rows(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]
         )
 
 
-def check_lengths(
-    config: Config, model: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, ids: list[list[int]]
-) -> Generator[PreflightFinding, None, int]:
-    """Prompts, as tokens, against the model's context and vocabulary. Returns the length of a long one, in tokens."""
+@check("batch", Stage.MODEL)
+def check_batch(known: Known) -> Iterator[PreflightFinding]:
+    """The size of a generation batch. (That groups are not split is checked with the config.)"""
+    training, rows = known.config.training, len(known.loaded.train)
+    completions = training.generation_batch
+    prompts = completions // training.num_generations
+    result = f"a generation batch is {prompts} × {training.num_generations} = {completions} completions a process"
+    check_size(known.config, known.loaded, known.processes)
+    steps = f"about {math.ceil(rows * training.num_generations * training.num_iterations / completions)} generation"
+    length = f"{training.max_steps} steps" if training.max_steps > 0 else f"{steps} batches a pass over the data"
+    yield PreflightFinding(Mark.FINE, "batch", f"{result}; {length}")
+
+
+@check("lengths", Stage.MODEL)
+def check_lengths(known: Known) -> Iterator[PreflightFinding]:
+    """Prompts, as tokens, against the model's context and vocabulary."""
+    config, model, ids = known.config, known.model, known.prompts
     if not all(ids):
         error = ModelError(
             f"The tokenizer of model.name={config.model.name} makes no tokens of {sum(not one for one in ids)} of "
@@ -127,7 +142,7 @@ def check_lengths(
             "another model."
         )
         yield PreflightFinding(Mark.WRONG, "tokenizer", str(error), error=error)
-    yield _vocabulary_finding(model, tokenizer, ids)
+    yield _vocabulary_finding(model, known.tokenizer, ids)
     lengths = sorted(map(len, ids))
     middle, high, longest = (lengths[min(len(lengths) - 1, int(q * len(lengths)))] for q in (0.5, 0.95, 1.0))
     result = f"prompts have {middle} tokens at the median, {high} at the 95th percentile, {longest} at most"
@@ -135,7 +150,7 @@ def check_lengths(
     completion = config.training.max_completion_length
     if not isinstance(context, int) or longest + completion <= context:
         yield PreflightFinding(Mark.FINE, "lengths", result)
-        return longest
+        return
     alone = sum(length >= context for length in lengths)
     over = sum(length + completion > context for length in lengths)
     what = (
@@ -145,7 +160,6 @@ def check_lengths(
         f"context of {context} tokens (the longest {longest + completion})"
     )
     yield PreflightFinding(Mark.WRONG, "lengths", f"{what}; {result}", _length_advice(lengths, context, completion))
-    return longest
 
 
 def _share(count: int, lengths: list[int]) -> str:
@@ -191,36 +205,42 @@ def _vocabulary_finding(
     return PreflightFinding(Mark.FINE, "vocabulary", f"every token of the tokenizer has one of {rows} embeddings")
 
 
-def check_batch(config: Config, loaded: LoadedData, processes: int = 1) -> PreflightFinding:
-    """The size of a generation batch. (That groups are not split is checked with the config.)"""
-    training = config.training
-    completions = training.generation_batch
-    prompts = completions // training.num_generations
-    result = f"a generation batch is {prompts} × {training.num_generations} = {completions} completions a process"
-    try:
-        check_size(config, loaded, processes)
-    except ConfigError as error:
-        return PreflightFinding(Mark.WRONG, "batch", str(error), error=error)
-    if training.max_steps > 0:
-        return PreflightFinding(Mark.FINE, "batch", f"{result}; {training.max_steps} steps")
-    steps = math.ceil(len(loaded.train) * training.num_generations * training.num_iterations / completions)
-    return PreflightFinding(Mark.FINE, "batch", f"{result}; about {steps} generation batches a pass over the data")
+@check("benchmarks", Stage.MODEL)
+def check_benchmarks(known: Known) -> Iterator[PreflightFinding]:
+    """Whether the benchmarks of the evaluations load: now, not after hours of training."""
+    from covey.evaluation.job import load_benchmark
+
+    for name in known.config.evaluation.benchmarks:
+        load_benchmark(name, known.config)
+    yield from ()
 
 
-def check_router(config: Config, model: PretrainedConfig) -> None:
-    """Raise a `ConfigError` if a model without a router has a router loss."""
+@check("weights", Stage.MODEL)
+def check_weights(known: Known) -> Iterator[PreflightFinding]:
+    """Whether the weight files are those of a model that can be trained."""
+    check_architecture(known.config.model, known.source)
+    yield from ()
+
+
+@check("settings", Stage.MODEL)
+def check_router(known: Known) -> Iterator[PreflightFinding]:
+    """A router loss of a model without a router."""
+    config, model = known.config, known.model
     coefficient = config.training.router_aux_loss_coef
     if coefficient and not hasattr(model.get_text_config(), "output_router_logits"):
         raise ConfigError(
             f"training.router_aux_loss_coef={coefficient:g} is for mixtures of experts, and model.name="
             f"{config.model.name} is none: leave it out."
         )
+    yield from ()
 
 
-def check_memory(config: Config, model: PretrainedConfig, prompt_length: int) -> Iterator[PreflightFinding]:
+@check("memory", Stage.MODEL)
+def check_memory(known: Known) -> Iterator[PreflightFinding]:
     """The memory estimate against this machine's memory, and the size of the checkpoints against its disk."""
+    config, model = known.config, known.model
     try:
-        need = estimate_memory(config, model, prompt_length)
+        need = estimate_memory(config, model, max(map(len, known.prompts)))
     except Exception as error:  # an architecture of another kind, or code of its own
         yield PreflightFinding(Mark.NOTE, "memory", f"it cannot be estimated for this model: {one_line(error)}")
         return
@@ -377,16 +397,11 @@ _UNLIKELY = "-9786.13451"  # answer
 _LISTED = 30  # rows that one finding names
 
 
-def check_answers(
-    config: Config, loaded: LoadedData, encode: Callable[[str], Sequence[int]], output: Path | None = None
-) -> Iterator[PreflightFinding]:
+@check("gold answers", Stage.MODEL, main_only=True)
+def check_answers(known: Known) -> Iterator[PreflightFinding]:
     """Whether each gold answer, put into the expected format, is right by the rewards and the grader of the run, and
-    whether the user's own can be called with it.
-
-    Args:
-        encode: gives the token ids of a completion.
-        output: the file to append what rewards print to; None: standard error.
-    """
+    whether the user's own can be called with it."""
+    config, loaded = known.config, known.loaded
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
     tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
     found = [find(name, settings) for name in config.rewards.funcs]
@@ -397,9 +412,10 @@ def check_answers(
     without = replace(config.rewards, funcs=())  # graders and calls go to the workers by name
     with RewardRunner.of(without, max_completion_length=config.training.max_completion_length) as runner:
         if own_functions(config):
-            runner.pool.start(output)
+            runner.pool.start(known.output)
             few = list(loaded.train.select(range(min(PROMPTS_TRIED, len(loaded.train)))))
             texts = [gold_completion({"answer": "42", **row}, tags, str(grader)) for row in few]
+            encode = lambda text: known.tokenizer(text, add_special_tokens=False).input_ids  # noqa: E731
             yield from try_calls(config, few, texts, runner, encode)
         for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
             sample = list(rows.select(range(min(SAMPLE, len(rows)))))

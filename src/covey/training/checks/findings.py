@@ -1,16 +1,28 @@
-"""Findings of the checks before a run: fine, a note, a warning, or wrong."""
+"""The list of checks before a run, and their findings: fine, a note, a warning, or wrong.
+
+A check is a function with `@check(name, stage, severity)`. It reads what is `Known` at its stage, yields what it found,
+and changes nothing. An error that it raises is a finding that nothing overrides.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from covey.config import Config
 from covey.config.secrets import redact
 from covey.errors import CoveyError, PreflightError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+    from covey.data import LoadedData
+    from covey.environments.runner import EnvironmentRunner
+    from covey.runlog.directory import RunDirectory
 
 SAMPLE = 1000
 """Rows of each set that are checked."""
@@ -67,6 +79,69 @@ class PreflightFinding:
             f"{self.text} Nothing was started. `covey doctor` shows every check; 'ignore_checks=[{self.key}]' trains "
             "all the same."
         )
+
+
+class Stage(StrEnum):
+    """What a check needs to be known, in the order of its cost."""
+
+    SETTINGS = "before PyTorch is loaded"
+    DATA = "with the data"
+    MODEL_CONFIG = "with the model's config and tokenizer"
+    MODEL = "with the prompts as tokens, and all but the weights"
+
+
+class Known(Protocol):
+    """What is known of a run: at each stage what the stages before have loaded."""
+
+    config: Config
+    run: RunDirectory
+    processes: int
+    output: Path | None
+    """The file to append what users' code prints to; None: standard error."""
+    environments: EnvironmentRunner | None
+    """From `DATA` on, as `loaded`."""
+    loaded: LoadedData
+    source: str
+    """What `from_pretrained` takes; from `MODEL_CONFIG` on, as the next two."""
+    tokenizer: PreTrainedTokenizerBase
+    model: PretrainedConfig
+    prompts: list[list[int]]
+    """The tokens of some prompts; from `MODEL` on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of a run."""
+
+    name: str
+    stage: Stage
+    severity: Mark
+    """The worst that it finds."""
+    look: Callable[[Any], Iterable[PreflightFinding]]
+    """Takes what is `Known`."""
+    main_only: bool = False
+    """Whether its result is the same in all processes, and one makes it."""
+
+    @property
+    def doc(self) -> str:
+        """What it looks at."""
+        return (self.look.__doc__ or "").strip()
+
+
+_Look = TypeVar("_Look", bound=Callable[[Any], Iterable[PreflightFinding]])
+
+CHECKS: list[Check] = []
+"""Every listed check, in the order in which those of one stage are made."""
+
+
+def check(name: str, stage: Stage, severity: Mark = Mark.WRONG, *, main_only: bool = False) -> Callable[[_Look], _Look]:
+    """List a function as a check."""
+
+    def listed(look: _Look) -> _Look:
+        CHECKS.append(Check(name, stage, severity, look, main_only))
+        return look
+
+    return listed
 
 
 def print_findings(console: Any, findings: Iterable[PreflightFinding]) -> None:

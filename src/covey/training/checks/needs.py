@@ -27,7 +27,8 @@ from covey.rewards.workers.run_reward import LOGS, CallResult
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import free_bytes
 from covey.training.asynchronous.settings import check_asynchronous
-from covey.training.checks.findings import Mark, PreflightFinding
+from covey.training.checks.findings import Known, Mark, PreflightFinding, Stage, check
+from covey.training.checks.trackers import tracker_notes
 from covey.training.processes import splits_weights
 
 if TYPE_CHECKING:
@@ -124,6 +125,21 @@ def _attention(config: Config) -> str:
 def _mixed(training: TrainingConfig) -> bool:
     """Whether PyTorch computes in a short dtype; TRL turns bfloat16 on where nothing is set."""
     return bool(training.fp16 or training.bf16 or training.bf16 is None)
+
+
+@check("output", Stage.SETTINGS)
+def check_output(known: Known) -> Iterator[PreflightFinding]:
+    """Whether the run directory can be written."""
+    known.run.check_place()
+    yield from ()
+
+
+@check("settings", Stage.SETTINGS)
+def check_settings(known: Known) -> Iterator[PreflightFinding]:
+    """Settings that are valid but not supported, packages and logins that they need, settings without effect."""
+    for note in (*check_supported(known.config), *tracker_notes(known.config)):
+        yield PreflightFinding(Mark.NOTE, "settings", note)
+    yield PreflightFinding(Mark.FINE, "settings", "every key is known, every value in range")
 
 
 def check_supported(config: Config) -> list[str]:
