@@ -11,6 +11,7 @@ import pytest
 from tests.support.dead_keys import dead_lines
 
 import fake_wandb
+from covey.advice import install
 from covey.cli.main import main
 from covey.config import Config, load
 from covey.errors import ConfigError
@@ -255,7 +256,7 @@ def test_a_missing_package_is_one_message_before_anything_is_made(
         trackers(load([f"logging={name}"]))
     assert main([command, f"logging={name}", "run_name=run"]) == 2
     error = capsys.readouterr().err
-    assert f"pip install 'covey[{name}]'" in error
+    assert install(name) in error
     assert "Traceback" not in error
     assert not Path("out").exists()
     assert not Path("logs").exists()
