@@ -30,6 +30,7 @@ PAGES = {
     "benchmarks/first_run.md": "first_run.md",
     "benchmarks/first_agent.md": "first_agent.md",
     "benchmarks/grading.md": "grading_benchmark.md",
+    "benchmarks/grading_corpora.md": "grading_corpora.md",
     "benchmarks/grading_fuzz.md": "grading_fuzz.md",
     "benchmarks/grading_hacks.md": "grading_hacks.md",
     "studies/maxent/README.md": "maxent_study.md",
