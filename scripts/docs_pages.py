@@ -33,6 +33,7 @@ PAGES = {
     "benchmarks/grading_corpora.md": "grading_corpora.md",
     "benchmarks/grading_fuzz.md": "grading_fuzz.md",
     "benchmarks/grading_hacks.md": "grading_hacks.md",
+    "benchmarks/intervals.md": "intervals.md",
     "studies/maxent/README.md": "maxent_study.md",
     "benchmarks/step.md": "step_benchmark.md",
     "benchmarks/async.md": "async_benchmark.md",
