@@ -1,4 +1,4 @@
-"""Write the lists of benchmarks/grading_corpora.md: where Covey's grading and the public corpora disagree, by suite and reason.
+"""Write the lists of benchmarks/grading_corpora.md: where Covey's grading and public corpora disagree, and why.
 
 Run it after a change in `covey.answers`: `COVEY_SHARED_DATA=… python scripts/grading_report.py`. It exits with 1 when a
 disagreement has no reason below. Cases are named by their row in the corpus; their texts are not copied.
