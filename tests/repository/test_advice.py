@@ -221,9 +221,11 @@ def test_keys_and_values_in_texts_are_taken() -> None:
     assert len(composed) > 100
 
 
-def test_a_value_with_spaces_is_in_quotes_of_the_shell() -> None:
+def test_a_value_with_spaces_or_brackets_is_in_quotes_of_the_shell() -> None:
+    """zsh looks for files by a word with brackets, and stops."""
     for one in sources()[0]:
         for match in SETTING.finditer(one.text):
-            if match[1].split(".")[0] in GROUPS and " " in (value := _value(one.text[match.end() :])):
+            value = _value(one.text[match.end() :])
+            if kind_of(match[1]) and GIVEN not in value and re.search(r"[ \[*?(]", value):
                 quoted = value[0] in "'\"" or one.text[match.start() - 1 : match.start()] in ("'", "`")
                 assert quoted, f"{one.where}: {match[0]}{value}"

@@ -10,6 +10,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from covey.config.aliases.peers import meant
 from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, HardDifficultyConfig, MixtureConfig
 from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.model import LoraConfig, ModelConfig
@@ -93,22 +94,14 @@ def check_known(key: str) -> None:
         raise BadKeyError(key, f" is not read: {OWNED_ELSEWHERE[name]}.")
     keys = [known for known in kinds() if known.rpartition(".")[0] == group and group]
     listed = f" The keys of {group} are: {', '.join(keys)}." if 0 < len(keys) <= 20 else ""
-    raise BadKeyError(key, f" is not a key that Covey knows.{did_you_mean(nearest(key)) or listed}")
-
-
-_SHORT = {
-    **{"lr": "training.learning_rate", **dict.fromkeys(("epochs", "epoch", "n_epochs"), "training.num_train_epochs")},
-    **dict.fromkeys(("batch_size", "batch", "bs"), "training.per_device_train_batch_size"),
-    **dict.fromkeys(("n", "group_size"), "training.num_generations"),
-    **dict.fromkeys(("max_tokens", "max_new_tokens", "max_length"), "training.max_completion_length"),
-}
-"""Names of keys that they resemble less than others."""
+    text = f" is not a key that Covey knows.{did_you_mean(nearest(key)) or listed} {meant(key)[1]}"
+    raise BadKeyError(key, text.rstrip())
 
 
 def nearest(key: str) -> list[str]:
     """Up to three known keys most similar to this one, with or without its group."""
-    if key in _SHORT:
-        return [_SHORT[key]]
+    if found := meant(key)[0]:
+        return found
     key = key[:_LONGEST]
     group, _, last = key.rpartition(".")
     scored = []

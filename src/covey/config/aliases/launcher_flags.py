@@ -6,20 +6,27 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from covey.config.aliases.peers import GROUP
+
 _STRATEGY = "launch.accelerate=ddp, fsdp2, zero2, zero3 or an accelerate config of your own"
 _JOB = "`covey launch --slurm launch.nodes=N`, which starts the processes of all nodes"
+_DEVICE = (
+    "training takes the first GPU that PyTorch sees (another with CUDA_VISIBLE_DEVICES=N before the command), `covey "
+    "launch` takes all, and where there is none the CPU is used; training.use_cpu=true trains on the CPU"
+)
 
 OF_LAUNCHERS: Mapping[str, str] = MappingProxyType(
     {
         "config_file": "launch.accelerate={}",
         **dict.fromkeys(("num_processes", "nproc_per_node", "num_gpus"), "launch.num_processes={} (for each node)"),
+        **dict.fromkeys(("gpus", "n_gpus", "n_gpus_per_node"), "launch.num_processes={} (for each node)"),
         **dict.fromkeys(("num_machines", "nnodes", "num_nodes"), "launch.nodes={} of `covey launch --slurm`"),
         **dict.fromkeys(("main_process_port", "master_port"), "launch.main_process_port={}"),
         **dict.fromkeys(("main_process_ip", "master_addr", "machine_rank", "node_rank", "hostfile"), _JOB),
         **dict.fromkeys(("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "same_network", "standalone"), _JOB),
         **dict.fromkeys(("multi_gpu", "use_deepspeed", "use_fsdp", "deepspeed_config_file", "zero_stage"), _STRATEGY),
         **dict.fromkeys(("zero3_init_flag", "fsdp_version", "fsdp_sharding_strategy"), _STRATEGY),
-        "mixed_precision": "training.bf16=true or training.fp16=true",
+        **dict.fromkeys(("mixed_precision", "precision"), "training.bf16=true or training.fp16=true"),
         **dict.fromkeys(("gpu_ids", "include"), "CUDA_VISIBLE_DEVICES in the environment, or launch.gpus=N"),
         "cpu": "launch.gpus=0 or training.use_cpu=true",
         "max_restarts": "launch.server_restarts={} and launch.hang_restarts={}",
@@ -38,7 +45,7 @@ OF_COVEY: Mapping[str, str] = MappingProxyType(
         "try": "`covey doctor --try` runs three steps",
         "diff": "`covey config --diff` shows what differs from the defaults",
         "doc": "`covey config --doc KEY` explains a key",
-        **dict.fromkeys(("device", "cuda", "gpu"), "GPUs are used; training.use_cpu=true trains on the CPU"),
+        **dict.fromkeys(("device", "cuda", "gpu", "device_map"), _DEVICE),
     }
 )
 """Of other commands of Covey, and of other programs."""
@@ -47,6 +54,7 @@ OF_COVEY: Mapping[str, str] = MappingProxyType(
 def known_elsewhere(name: str, value: Any) -> str:
     """What does the same as an option of a launcher or another command, as the end of a sentence that begins with its
     name; empty for any other name."""
+    name = GROUP.sub("", name)
     if name in OF_COVEY:
         return f" is not an option of this command: {OF_COVEY[name]}."
     if name in _OF_ACCELERATES_FILES:

@@ -14,6 +14,7 @@ from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult, Alia
 from covey.config.aliases.aliases import FOREIGN_GROUPS, look_up, table
 from covey.config.aliases.combined import COMBINED, CombinedConversion
 from covey.config.aliases.launcher_flags import known_elsewhere
+from covey.config.aliases.peers import is_peers, meant
 from covey.config.keys import GROUPS, Setting, Source, Written, check_known, did_you_mean, nearest
 from covey.config.values import BadKeyError, members, show
 
@@ -89,6 +90,8 @@ def resolve_aliases(
 def explain_alias(name: str) -> tuple[str, str]:
     """The key that a name stands for, empty if there is no single one, and what another tool's name does here."""
     known = look_up(name)
+    if known is None and (advice := known_elsewhere(name, "")):
+        return "", name + advice
     if known is None or known.native:
         return name, ""
     another = f"{name} is another tool's name"
@@ -114,6 +117,8 @@ def _unknown(item: Written, more_names: Callable[[str], list[str]]) -> BadKeyErr
         check_known(name)
     except BadKeyError as problem:
         text = problem.text
+        if meant(name)[0]:
+            return BadKeyError(name, text, item.sentence())
         own = nearest(name)
         foreign = [other for other in _nearest_foreign(name) if table()[other].key not in own]
         more = [] if "." in name else more_names(name)
@@ -183,6 +188,8 @@ class _AliasResolver:
     def _one(self, item: Written, known: Alias) -> None:
         if not known.native:
             self.result.foreign_names.append(item.name)
+        if known.key and is_peers(item.name):
+            self._note(f"{item.name} stands for {known.key}")
         if item.delete:
             self.result.settings.append(Setting(known.key, item.value, item, known.native))
             return
