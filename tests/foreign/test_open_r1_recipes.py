@@ -73,7 +73,7 @@ def test_two_steps(name: str, recipes: Path, tmp_path: Path, capsys: pytest.Capt
     rewards = {key.split("/")[2] for key in rows[0] if key.startswith("train/rewards/")}
     assert rewards == ROWS[name][1]
     if "cf_code" in rewards:
-        assert rows[0]["train/rewards/cf_code/mean"] == -1  # the starter writes no program
+        assert rows[0]["train/rewards/cf_code/mean"] < 0  # -1 where the starter writes no program
 
 
 @pytest.mark.parametrize(
