@@ -253,9 +253,7 @@ def test_the_error_for_an_unknown_name_lists_all_and_the_nearest(name: str, near
         rewards.load([name])
 
 
-@pytest.mark.parametrize(
-    "name", ["lc_code", "code_judge", "unittest", "weighted_binary_code", "codeforces"]
-)
+@pytest.mark.parametrize("name", ["lc_code", "code_judge", "unittest", "weighted_binary_code", "codeforces"])
 def test_rewards_for_code_that_covey_lacks_have_a_message_of_their_own(name: str) -> None:
     with pytest.raises(RewardError) as caught:
         rewards.get_reward(name)

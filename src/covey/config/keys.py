@@ -10,7 +10,6 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from covey.config.aliases.peers import meant
 from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, HardDifficultyConfig, MixtureConfig
 from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.model import LoraConfig, ModelConfig
@@ -94,14 +93,11 @@ def check_known(key: str) -> None:
         raise BadKeyError(key, f" is not read: {OWNED_ELSEWHERE[name]}.")
     keys = [known for known in kinds() if known.rpartition(".")[0] == group and group]
     listed = f" The keys of {group} are: {', '.join(keys)}." if 0 < len(keys) <= 20 else ""
-    text = f" is not a key that Covey knows.{did_you_mean(nearest(key)) or listed} {meant(key)[1]}"
-    raise BadKeyError(key, text.rstrip())
+    raise BadKeyError(key, f" is not a key that Covey knows.{did_you_mean(nearest(key)) or listed}")
 
 
 def nearest(key: str) -> list[str]:
     """Up to three known keys most similar to this one, with or without its group."""
-    if found := meant(key)[0]:
-        return found
     key = key[:_LONGEST]
     group, _, last = key.rpartition(".")
     scored = []

@@ -1,4 +1,4 @@
-"""The names that newcomers bring: accepted with a note where they mean one key, else led to the keys that they may mean."""
+"""Names that newcomers bring: accepted with a note where they mean one key, else led to the keys that they may mean."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from covey.cli.main import main
 from covey.config import compose
-from covey.config.aliases.aliases import kind_of, look_up
-from covey.config.aliases.peers import _ENTRIES, SAME, meant
+from covey.config.aliases.aliases import PEERS, SAME, kind_of, look_up
+from covey.config.aliases.resolve import explain_alias
 from covey.config.compose.flags import split
 from covey.config.groups.training import training_fields
 from covey.config.keys import kinds
@@ -31,16 +31,18 @@ def test_a_name_of_one_key_sets_it_and_says_so(name: str) -> None:
     assert key in composed.origins
 
 
-@pytest.mark.parametrize("name", [name for name in _ENTRIES if name not in SAME])
+@pytest.mark.parametrize("name", [name for name in PEERS if name not in SAME])
 def test_a_name_of_several_keys_leads_to_them(name: str) -> None:
-    keys, meaning = meant(name)
-    assert keys
+    keys, meaning = PEERS[name][0].split(), PEERS[name][1]
     assert all(key in kinds() for key in keys)
     assert look_up(name) is None
     with pytest.raises(ConfigError) as caught:
         compose([f"{name}=1"])
     assert f"{name} is not a key that Covey knows. Did you mean {' or '.join(keys)}? {meaning} (Set by" in str(
         caught.value
+    )
+    assert (
+        explain_alias(name)[1] == f"{name} is not a key that Covey knows. Did you mean {' or '.join(keys)}? {meaning}"
     )
     assert meaning[0].isupper()
     assert meaning.endswith(".")
@@ -91,8 +93,8 @@ def test_flags_of_openrlhf() -> None:
 def test_a_file_of_axolotl(tmp_path: Path) -> None:
     recipe = tmp_path / "grpo.yaml"
     recipe.write_text(
-        "base_model: some/model\ntrl: {beta: 0.002, num_generations: 4, reward_funcs: accuracy}\noptimizer: adamw_torch\n"
-        "lr_scheduler: cosine\nflash_attention: true\nsample_packing: false\nlearning_rate: 2e-5\n",
+        "base_model: some/model\ntrl: {beta: 0.002, num_generations: 4, reward_funcs: accuracy}\n"
+        "optimizer: adamw_torch\nlr_scheduler: cosine\nflash_attention: true\nsample_packing: false\n",
         encoding="utf-8",
     )
     composed = compose((), recipe)

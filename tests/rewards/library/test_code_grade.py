@@ -153,7 +153,9 @@ def test_programs_in_cpp_are_compiled_in_the_sandbox() -> None:
 
 
 def test_a_language_without_a_command_is_refused_at_once() -> None:
-    with pytest.raises(RewardError, match=r"programs in go, and there is no command for it: set rewards\.code\.commands"):
+    with pytest.raises(
+        RewardError, match=r"programs in go, and there is no command for it: set rewards\.code\.commands"
+    ):
         get_reward("code", RewardSettings(code=CodeSettings(language="go")))
     get_reward("code", RewardSettings(code=CodeSettings(language="go", commands=(("go", "go run {file}"),))))
 

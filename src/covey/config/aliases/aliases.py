@@ -5,15 +5,16 @@ names of GRPO projects built on Hydra.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
 from covey.config.aliases import conversions as to
 from covey.config.aliases import environment
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
-from covey.config.aliases.peers import GROUP, SAME
 from covey.config.aliases.vllm_place import vllm_device, vllm_url
 from covey.config.groups.objectives import SETTINGS
 from covey.config.groups.training import OWNED_ELSEWHERE, training_fields
@@ -327,6 +328,16 @@ _KWARGS = {
 }
 
 
+GROUP = re.compile(r"^(training|trainer|data|algorithm|actor_rollout_ref\.(actor(\.optim)?|rollout|model))\.")
+"""Groups whose keys are found by their last name: verl's, and `training`."""
+
+_LINES = Path(__file__).with_name("peers.txt").read_text(encoding="utf-8").splitlines()
+PEERS = {name: line.split(" | ")[1:] for line in _LINES if line[0] != "#" for name in line.split(" | ")[0].split()}
+"""What other trainers call a key, by `peers.txt`: the key, or those that it may be and what they hold."""
+SAME = {name: entry[0] for name, entry in PEERS.items() if len(entry) == 1}
+"""The one key that a name means, with a value that `aliases.py` may convert."""
+
+
 @cache
 def table() -> Mapping[str, Alias]:
     """Every alias by name."""
@@ -365,6 +376,12 @@ def look_up(name: str) -> Alias | None:
     if inside_name and head in training_fields() and is_mapping_kind(training_fields()[head].type):
         return Alias(f"training.{name}")
     return None
+
+
+def is_peers(name: str) -> bool:
+    """Whether the name of a key is in no project whose recipes are read here, so that the user is told its meaning."""
+    last = GROUP.sub("", name)
+    return last in SAME or (last != name and not name.startswith("training."))
 
 
 def kind_of(name: str) -> str | None:

@@ -1,4 +1,6 @@
-"""Options of launchers, and of other commands of Covey, that are given to one that lacks them: what does the same."""
+"""Options of launchers, of other commands of Covey and of other trainers (`peers.txt`), given to one that lacks them:
+what does the same.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from covey.config.aliases.peers import GROUP
+from covey.config.aliases.aliases import GROUP, PEERS
 
 _STRATEGY = "launch.accelerate=ddp, fsdp2, zero2, zero3 or an accelerate config of your own"
 _JOB = "`covey launch --slurm launch.nodes=N`, which starts the processes of all nodes"
@@ -67,3 +69,12 @@ def known_elsewhere(name: str, value: Any) -> str:
         " is an option of launchers (accelerate launch, torchrun, deepspeed), not of Covey. With `covey launch` it is "
         f"{OF_LAUNCHERS[name].format(given, given)}; `accelerate launch … -m covey train RECIPE` works as well."
     )
+
+
+def meant(name: str) -> str:
+    """The keys that an unknown name may mean, and what these hold, as the end of a sentence that begins with the name;
+    empty where nothing is known."""
+    entry = PEERS.get(name) or PEERS.get(GROUP.sub("", name)) or []
+    if len(entry) != 2:
+        return ""
+    return f" is not a key that Covey knows. Did you mean {entry[0].replace(' ', ' or ')}? {entry[1]}"

@@ -11,10 +11,9 @@ from typing import Any
 
 from covey.advice import command
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult, AliasValueError, DeferredValue
-from covey.config.aliases.aliases import FOREIGN_GROUPS, look_up, table
+from covey.config.aliases.aliases import FOREIGN_GROUPS, is_peers, look_up, table
 from covey.config.aliases.combined import COMBINED, CombinedConversion
-from covey.config.aliases.launcher_flags import known_elsewhere
-from covey.config.aliases.peers import is_peers, meant
+from covey.config.aliases.launcher_flags import known_elsewhere, meant
 from covey.config.keys import GROUPS, Setting, Source, Written, check_known, did_you_mean, nearest
 from covey.config.values import BadKeyError, members, show
 
@@ -90,7 +89,7 @@ def resolve_aliases(
 def explain_alias(name: str) -> tuple[str, str]:
     """The key that a name stands for, empty if there is no single one, and what another tool's name does here."""
     known = look_up(name)
-    if known is None and (advice := known_elsewhere(name, "")):
+    if known is None and (advice := known_elsewhere(name, "") or meant(name)):
         return "", name + advice
     if known is None or known.native:
         return name, ""
@@ -113,12 +112,12 @@ def _unknown(item: Written, more_names: Callable[[str], list[str]]) -> BadKeyErr
     name, text = item.name, " is not a key that Covey knows."
     if item.delete and name in table():  # a key of another tool's that stands for none of Covey's
         return BadKeyError(name, " is another tool's name: ~ removes keys of Covey's.", item.sentence())
+    if advice := meant(name):
+        return BadKeyError(name, advice, item.sentence())
     try:
         check_known(name)
     except BadKeyError as problem:
         text = problem.text
-        if meant(name)[0]:
-            return BadKeyError(name, text, item.sentence())
         own = nearest(name)
         foreign = [other for other in _nearest_foreign(name) if table()[other].key not in own]
         more = [] if "." in name else more_names(name)
