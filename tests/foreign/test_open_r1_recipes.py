@@ -59,8 +59,11 @@ def words(name: str, folder: Path) -> list[str]:
 def outcomes(recipe: Path, more: list[str], capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[int, str]]:
     for command in (["config"], ["doctor", "--quiet"], ["launch", "--dry-run"], ["train"]):
         code = main([*command, str(recipe), *more])
-        errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("covey: ")]
+        told = capsys.readouterr()
+        errors = [line for line in told.err.splitlines() if line.startswith("covey: ")]
         yield code, "".join(dict.fromkeys(errors))
+        if command == ["train"] and code == 0 and "use_liger_kernel: true" in recipe.read_text(encoding="utf-8"):
+            assert "in place of bf16=true and use_liger_kernel=true" in " ".join(told.out.split())
 
 
 @pytest.mark.slow
