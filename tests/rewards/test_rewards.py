@@ -262,6 +262,11 @@ def test_rewards_for_code_that_covey_lacks_have_a_message_of_their_own(name: str
     assert "Did you mean" not in str(caught.value)
 
 
+def test_several_names_in_one_text() -> None:
+    with pytest.raises(RewardError, match=r"write 'rewards\.funcs=\[accuracy, format\]', or in a file"):
+        rewards.get_reward("accuracy, format")
+
+
 def test_two_rewards_of_one_name(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def format(completions, **kwargs):\n    return []\n")
     with pytest.raises(RewardError, match=r"format and .*mine\.py:format are both called format"):

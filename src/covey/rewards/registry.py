@@ -217,6 +217,8 @@ def _known_name(name: str, key: str, what: str, known: Collection[str]) -> str:
             "of their own it has code (the share of the tests that pass), binary_code (all or nothing), cf_code and "
             "code_format; for others write a function of your own (file.py:function; docs/custom_rewards.md)."
         )
+    if "," in name:
+        raise RewardError(f"{key}: {name} is one text. For several, write '{key}=[{name}]', or in a file [{name}].")
     near = difflib.get_close_matches(bare, [*known, *(a for a in ALIASES if ALIASES[a] in known)], n=1, cutoff=0.4)
     guess = f"Did you mean {near[0]}? " if near else ""
     raise RewardError(
