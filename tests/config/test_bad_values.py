@@ -369,7 +369,6 @@ def test_a_chat_template_that_fails(template: str, says: str) -> None:
             r"training\.lr_scheduler_type=cosine, with training\.lr_scheduler_kwargs=.*abc",
         ),
         (["training.optim=lomo"], r"training\.optim=lomo needs the package lomo_optim"),
-        (["training.use_liger_kernel=true"], r"training\.use_liger_kernel=true needs the package liger-kernel"),
     ],
 )
 def test_settings_that_only_pytorch_rejects(tmp_path: Path, words: list[str], says: str) -> None:

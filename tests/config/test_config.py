@@ -190,7 +190,7 @@ def test_keys_and_overrides_that_do_not_exist(override, nearest):
         ("dataset.user_prompt_template=hello", "must contain {prompt}"),
         ("dataset.hard_difficulty.min_digits=6", r"above dataset\.hard_difficulty\.max_digits=5"),
         ("dataset.difficulty.operators=[+,x]", r"one of \+, -, \*"),
-        ("rewards.funcs=exact_match", r"write \[exact_match\]"),
+        ("rewards.funcs=[[exact_match]]", "must be a list of strings"),
         ("training.reward_weights=[1]", r"rewards\.funcs names 2 functions"),
         ("objective.name=ppo", "must be one of grpo, maxent"),
     ],

@@ -7,6 +7,7 @@ each is parsed, and its config composed. Whatever looks like `key=value` of a kn
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -198,6 +199,15 @@ WRONG = re.compile(
 """Errors about one key and its value; any other is about a run that the reader has and this test has not."""
 
 
+def refusal(word: str) -> str:
+    """Why a run with this override alone is refused; empty if it is not."""
+    try:
+        compose([word])
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def _is_computed(value: str) -> bool:
     """Whether a value is known only where the message is made, or to the reader."""
     return value == "" or any(sign in value for sign in (GIVEN, "…", "%")) or bool(re.search("[A-Z]{1,}|{}|#", value))
@@ -212,18 +222,35 @@ def test_keys_and_values_in_texts_are_taken() -> None:
         if _is_computed(value) or key.startswith("hydra") or word in composed:
             continue
         composed.add(word)
-        refusal = ""
-        try:
-            compose([word])
-        except ConfigError as error:
-            refusal = str(error)
-        assert WRONG.search(refusal) is None, f"{where}: {word}: {refusal}"
+        assert WRONG.search(refusal(word)) is None, f"{where}: {word}: {refusal(word)}"
     assert len(composed) > 100
 
 
-def test_a_value_with_spaces_is_in_quotes_of_the_shell() -> None:
+def test_a_value_with_spaces_or_brackets_is_in_quotes_of_the_shell() -> None:
+    """zsh looks for files by a word with brackets, and stops."""
     for one in sources()[0]:
         for match in SETTING.finditer(one.text):
-            if match[1].split(".")[0] in GROUPS and " " in (value := _value(one.text[match.end() :])):
+            value = _value(one.text[match.end() :])
+            if kind_of(match[1]) and GIVEN not in value and re.search(r"[ \[*?(]", value):
                 quoted = value[0] in "'\"" or one.text[match.start() - 1 : match.start()] in ("'", "`")
                 assert quoted, f"{one.where}: {match[0]}{value}"
+
+
+ADVISED = re.compile(r"(?:[Ww]rite|[Ss]et|of the shell:) ((?:'[^']*'|\"'\"|[^\s',;()])+)")
+
+
+def test_words_that_messages_advise_are_taken_as_the_shell_gives_them(root: Path) -> None:
+    """All messages of `tests/golden/config_errors.json`, bash's word splitting, and zsh's search for files."""
+    recorded = json.loads((root / "tests" / "golden" / "config_errors.json").read_text(encoding="utf-8"))
+    tried = 0
+    for case, message in recorded.items():
+        for text in ADVISED.findall(message):
+            text = text.rstrip(".")
+            key = text.lstrip("'").partition("=")[0]
+            if kind_of(key) is None or _is_computed(text.partition("=")[2].strip("'[]")):
+                continue
+            assert not re.search(r"[\[*?(]", re.sub(r"'[^']*'", "", text)), f"{case}: zsh reads {text} as a pattern"
+            (word,) = shlex.split(text)
+            tried += 1
+            assert WRONG.search(refusal(word)) is None, f"{case}: {text}: {refusal(word)}"
+    assert tried > 8

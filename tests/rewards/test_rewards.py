@@ -31,9 +31,9 @@ NAMES = (
     *("accuracy", "exact_match", "format", "tag_count", "think_format", "reasoning_steps", "cosine_scaled"),
     *("repetition_penalty", "len", "soft_overlong", "match_format_exactly", "match_format_approximately"),
     *("check_answer", "check_numbers", "countdown", "graph_coloring", "reasoning_gym", "code", "binary_code"),
-    "code_format",
+    *("code_format", "cf_code"),
 )
-OF_OTHER_COLUMNS = ("reasoning_gym", "code", "binary_code")
+OF_OTHER_COLUMNS = ("reasoning_gym", "code", "binary_code", "cf_code")
 """They read no gold answers; tested apart."""
 
 
@@ -253,15 +253,18 @@ def test_the_error_for_an_unknown_name_lists_all_and_the_nearest(name: str, near
         rewards.load([name])
 
 
-@pytest.mark.parametrize(
-    "name", ["ioi_code", "cf_code", "cf_code_reward", "unittest", "weighted_binary_code", "codeforces"]
-)
+@pytest.mark.parametrize("name", ["lc_code", "code_judge", "unittest", "weighted_binary_code", "codeforces"])
 def test_rewards_for_code_that_covey_lacks_have_a_message_of_their_own(name: str) -> None:
     with pytest.raises(RewardError) as caught:
         rewards.get_reward(name)
-    assert str(caught.value).startswith(f"rewards.funcs: {name} needs the judges of its competitions")
+    assert str(caught.value).startswith(f"rewards.funcs: {name} is another project's reward for code")
     assert "it has code (the share of the tests that pass)" in str(caught.value)
     assert "Did you mean" not in str(caught.value)
+
+
+def test_several_names_in_one_text() -> None:
+    with pytest.raises(RewardError, match=r"write 'rewards\.funcs=\[accuracy, format\]', or in a file"):
+        rewards.get_reward("accuracy, format")
 
 
 def test_two_rewards_of_one_name(tmp_path: Path) -> None:

@@ -114,7 +114,6 @@ def test_models_that_cannot_be_trained(
 
 
 SETTINGS: dict[str, tuple[list[str], str]] = {
-    "liger": (["training.use_liger_kernel=true"], "needs the package liger-kernel"),
     "flash-attn": (["model.attn_implementation=flash_attention_2"], "set model.attn_implementation=sdpa"),
     "flash-attn 3": (["model.attn_implementation=flash_attention_3"], "set model.attn_implementation=sdpa"),
     "a kernel of the hub": (["model.attn_implementation=kernels-community/x"], "needs the package kernels"),
@@ -238,7 +237,8 @@ def test_a_judgement_can_be_overridden(tiny_model: str, tmp_path: Path, capsys: 
 
 
 def test_what_fails_cannot_be_overridden(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "liger" in refused(tmp_path, capsys, "training.use_liger_kernel=true", "ignore_checks=[all]")
+    words = ("model.attn_implementation=flash_attention_2", "ignore_checks=[all]")
+    assert "set model.attn_implementation=sdpa" in refused(tmp_path, capsys, *words)
 
 
 def test_python_raises_the_same(tmp_path: Path) -> None:
@@ -262,7 +262,6 @@ def test_cheap_mistakes_are_found_without_pytorch(tmp_path: Path) -> None:
         ["rewards.funcs=['/nowhere.py:f']"],
         ["evaluation.benchmarks=[gsm9k]"],
         ["run_name=foreign"],
-        ["training.use_liger_kernel=true"],
         ["model.attn_implementation=flash_attention_2"],
         [f"output_dir={tmp_path / 'rows.jsonl'}"],
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from covey.config import Composed, Config
 from covey.config import compose as compose_config
 from covey.config.compose import flags
 from covey.config.compose.flags import Flag
+from covey.config.groups.rewards import RewardsConfig
 from covey.config.live import notes_without_effect
 from covey.config.secrets import from_launcher, redact
 from covey.errors import ConfigError
@@ -166,6 +168,16 @@ def read_request(arguments: argparse.Namespace) -> Request:
     )
 
 
+def processes_of(config: Config) -> int:
+    """The training processes that the config asks of `covey launch`, else those of the launcher that started this."""
+    if config.launch.num_processes is None and config.launch.gpus is None:
+        return int(os.environ.get("WORLD_SIZE", "1"))
+    from covey.launch.machine import this_machine
+    from covey.launch.plan import training_processes
+
+    return training_processes(config, this_machine())
+
+
 def print_notes(composed: Composed) -> None:
     """Print the notes to stderr, apart from the command's output."""
     for note in composed.notes:
@@ -205,19 +217,30 @@ def _graders(config: Config) -> list[str]:
 _FACTS = MappingProxyType({"rewards": _rewards, "grader": _grader, "graders": _graders})
 
 
+def check_registered(config: Config) -> None:
+    """Raise a `CoveyError` for a reward, grader or benchmark that the config names and that no installation has."""
+    if config.rewards.funcs != RewardsConfig().funcs or config.evaluation.grader is not None:
+        from covey.rewards.registry import canonical_grader, canonical_name
+
+        for name in config.rewards.funcs:
+            if ":" not in name:
+                canonical_name(name)
+        if config.evaluation.grader is not None and ":" not in config.evaluation.grader:
+            canonical_grader(config.evaluation.grader)
+    if config.evaluation.benchmarks:
+        from covey.evaluation.job import check_benchmarks
+
+        check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
+
+
 def check_names(config: Config) -> None:
-    """Raise a `CoveyError` for a reward, grader, tracker, data file or model folder that the config names and that is
-    not there, without loading PyTorch."""
+    """Raise a `CoveyError` for a reward, grader, benchmark, tracker, data file or model folder that the config names
+    and that is not there, without loading PyTorch."""
     from covey.model.load import check_name
-    from covey.rewards.registry import canonical_grader, canonical_name
     from covey.training.checks.trackers import trackers
 
+    check_registered(config)
     trackers(config)
-    for name in config.rewards.funcs:
-        if ":" not in name:
-            canonical_name(name)
-    if config.evaluation.grader is not None and ":" not in config.evaluation.grader:
-        canonical_grader(config.evaluation.grader)
     check_paths(data_paths(config) | benchmark_paths(config))
     try:
         check_name(config.model.name)

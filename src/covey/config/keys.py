@@ -96,19 +96,8 @@ def check_known(key: str) -> None:
     raise BadKeyError(key, f" is not a key that Covey knows.{did_you_mean(nearest(key)) or listed}")
 
 
-_SHORT = {
-    **{"lr": "training.learning_rate", **dict.fromkeys(("epochs", "epoch", "n_epochs"), "training.num_train_epochs")},
-    **dict.fromkeys(("batch_size", "batch", "bs"), "training.per_device_train_batch_size"),
-    **dict.fromkeys(("n", "group_size"), "training.num_generations"),
-    **dict.fromkeys(("max_tokens", "max_new_tokens", "max_length"), "training.max_completion_length"),
-}
-"""Names of keys that they resemble less than others."""
-
-
 def nearest(key: str) -> list[str]:
     """Up to three known keys most similar to this one, with or without its group."""
-    if key in _SHORT:
-        return [_SHORT[key]]
     key = key[:_LONGEST]
     group, _, last = key.rpartition(".")
     scored = []

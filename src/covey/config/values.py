@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -118,7 +119,7 @@ def coerce(key: str, value: Any, kind: str) -> Any:
         if found == ["str"] and not fit.strip():
             raise BadKeyError(key, f"='{fit}' is empty.")
         return fit
-    raise BadKeyError(key, f"={show(value)} has the wrong type: it must be {describe(kind)}.{_hint(value, found)}")
+    raise BadKeyError(key, f"={show(value)} has the wrong type: it must be {describe(kind)}.{_hint(key, value, found)}")
 
 
 def _check_texts(key: str, value: Any, *, inside: bool = False) -> None:
@@ -243,11 +244,18 @@ def _as(value: Any, member: str, exact: bool) -> Any:
     if is_mapping_kind(member) and isinstance(value, Mapping):
         return _as_mapping(value, member, exact)
     head, _, inside = member.partition("[")
+    item_kind = inside.removesuffix("]").removesuffix(", ...")
+    if not exact and not item_kind.startswith("list") and (isinstance(value, int | float) or _is_name(value)):
+        value = [value]  # one alone
     if head in ("list", "tuple") and isinstance(value, list | tuple):
-        item_kind = inside.removesuffix("]").removesuffix(", ...")
         items = [_as_one_of(item, members(item_kind), exact) for item in value]
         return items if head == "list" else tuple(items)
     raise _MisfitError
+
+
+def _is_name(value: Any) -> bool:
+    """Whether a text names something, rather than being empty or a list that quotes have made a text."""
+    return isinstance(value, str) and value.strip()[:1] not in ("", "[")
 
 
 def _as_mapping(value: Mapping[Any, Any], member: str, exact: bool) -> dict[str, Any]:
@@ -291,14 +299,11 @@ def _as_float(value: Any, exact: bool) -> float:
     raise _MisfitError
 
 
-def _hint(value: Any, found: list[str]) -> str:
+def _hint(key: str, value: Any, found: list[str]) -> str:
     if isinstance(value, bool | int | float) and "str" in found:
         return f" If you mean the string, put it in quotes: '{show(value)}'."
-    of_one = int if "tuple[int, ...]" in found else str
-    if isinstance(value, of_one) and any(member.startswith(("list", "tuple")) for member in found):
-        if isinstance(value, str) and value.startswith("["):
-            return f" For a list, leave out the quotes around {show(value)}."
-        return f" For a list of one, write [{show(value)}]."
+    if isinstance(value, str) and value.startswith("[") and any(m.startswith(("list", "tuple")) for m in found):
+        return f" In quotes it is a text: write {shlex.quote(f'{key}={value}')}, in a file {value} without quotes."
     return ""
 
 

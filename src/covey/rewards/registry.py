@@ -15,7 +15,7 @@ from covey.config.groups.dataset import RENAMED, name_in_file
 from covey.errors import RewardError
 from covey.importing import import_object
 from covey.rewards.library import answers, length, tasks
-from covey.rewards.library.code import build_binary_code, build_code, code_format
+from covey.rewards.library.code import build_binary_code, build_cf_code, build_code, code_format
 from covey.rewards.reward import Builder, Reward, RewardFunction, RewardSettings, graded, named, scored
 
 
@@ -54,6 +54,7 @@ REGISTRY: Mapping[str, Builder] = MappingProxyType(
         "code": build_code,
         "binary_code": build_binary_code,
         "code_format": scored("code_format", code_format),
+        "cf_code": build_cf_code,
     }
 )
 """The names that `rewards.funcs` takes. TRL names metrics by `__name__`, so that is made equal to the name here."""
@@ -61,6 +62,7 @@ REGISTRY: Mapping[str, Builder] = MappingProxyType(
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "cosine": "cosine_scaled",
+        "ioi_code": "binary_code",
         "length": "len",
         "pure_accuracy_math": "exact_match",
         "pure_accuracy_reward_math": "exact_match",
@@ -81,7 +83,7 @@ MODE_GRADERS = tuple(MODES)
 IMPLIED_GRADERS: Mapping[str, str] = MappingProxyType(
     {
         **{name: name for name in ("countdown", "graph_coloring", "reasoning_gym")},
-        **dict.fromkeys(("code", "binary_code"), "code"),
+        **dict.fromkeys(("code", "binary_code", "cf_code"), "code"),
         "exact_match": "exact_match",
         **dict.fromkeys(("accuracy", "cosine_scaled", "len", "check_answer", "check_numbers"), "accuracy"),
     }
@@ -92,7 +94,7 @@ MODEL_PREFIX = "model:"
 """Of reward models: `model:FOLDER` or `model:OWNER/NAME`."""
 
 _OF_CODE = re.compile(r"(^|_)code(_|$|forces)|unit_?test", re.IGNORECASE)
-"""Names of rewards for code in open-r1 (`ioi_code`, `cf_code`) and its forks."""
+"""Names of rewards for code in forks of open-r1."""
 
 _DEFAULT = RewardSettings()
 
@@ -211,10 +213,12 @@ def _known_name(name: str, key: str, what: str, known: Collection[str]) -> str:
             return candidate
     if _OF_CODE.search(bare):
         raise RewardError(
-            f"{key}: {name} needs the judges of its competitions, which Covey does not have. For programs with tests "
-            "of their own it has code (the share of the tests that pass), binary_code (all or nothing) and "
+            f"{key}: {name} is another project's reward for code, which Covey does not have. For programs with tests "
+            "of their own it has code (the share of the tests that pass), binary_code (all or nothing), cf_code and "
             "code_format; for others write a function of your own (file.py:function; docs/custom_rewards.md)."
         )
+    if "," in name:
+        raise RewardError(f"{key}: {name} is one text. For several, write '{key}=[{name}]', or in a file [{name}].")
     near = difflib.get_close_matches(bare, [*known, *(a for a in ALIASES if ALIASES[a] in known)], n=1, cutoff=0.4)
     guess = f"Did you mean {near[0]}? " if near else ""
     raise RewardError(

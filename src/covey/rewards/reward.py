@@ -29,6 +29,7 @@ class CodeSettings:
     max_tests: int | None = None
     commands: tuple[tuple[str, str], ...] = ()
     paths: tuple[str, ...] = ()
+    language: str = "python"
 
     @classmethod
     def of(cls, config: CodeConfig) -> Self:
@@ -41,6 +42,7 @@ class CodeSettings:
             max_tests=config.max_tests,
             commands=tuple(sorted(config.commands.items())),
             paths=config.paths,
+            language=config.language.lower(),
         )
 
     @property

@@ -137,9 +137,9 @@ def _set_precision(values: dict[str, Any], dtype: str | None) -> list[str]:
     from covey.model.device import half_precision
 
     if not torch.accelerator.is_available():
-        dropped = [name for name in ("bf16", "fp16") if values.get(name)]
-        values |= {"use_cpu": True, "bf16": False, "fp16": False}
-        instead = f", in place of {dropped[0]}=true" if dropped else ""
+        dropped = [f"{name}=true" for name in ("bf16", "fp16", "use_liger_kernel") if values.get(name)]
+        values |= {"use_cpu": True, "bf16": False, "fp16": False, "use_liger_kernel": False}
+        instead = f", in place of {' and '.join(dropped)}" if dropped else ""
         kind = {None: "float32", "auto": "the dtype of the saved weights"}.get(dtype, dtype)
         return [f"No GPU here: training on the CPU in {kind} (use_cpu=true, bf16=false{instead})."]
     if not _only_emulates_bfloat16(values):

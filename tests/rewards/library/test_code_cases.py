@@ -34,6 +34,13 @@ EITHER = Cases(source="assert f(*[1, 2]) in (3, [3])\nassert f(*['a']) in ('b', 
         ({"tests": {"fn_name": "f", "inputs": [[1, 2], ["a"]], "outputs": [3, "b"]}}, CALLS),
         ({"tests": [{"fn_name": "f", "input": "1\n2", "output": "3"}, {"fn_name": "f", "input": '"a"', "output": '"b"'}]}, CALLS),
         ({"tests": None, "test_list": ["assert f(1) == 2"]}, Cases(source="assert f(1) == 2")),
+        ({"official_tests": PAIRS, "generated_checker": None, "input_mode": "stdio", "language": "python"}, READ),
+        ({"official_tests": PAIRS, "generated_checker": "import sys"}, None),
+        ({"official_tests": PAIRS, "input_mode": "file"}, None),
+        ({"test_names": ["a", "b"], "test_cases": [["1 2", "3"], ["4", "5"]], "grader_files": []}, READ),
+        ({"test_cases": {"a": ["1 2", "3"], "b": ["4", "5"]}}, READ),
+        ({"test_cases": [["1 2", "3"]], "grader_files": [["grader.cpp", "int main() {}"]]}, None),
+        ({"tests": {"a": "x = 1", "b": "y = 2"}}, None),
         ({"tests": None}, None),
         ({"tests": []}, None),
         ({"tests": "not code at all"}, None),
@@ -46,6 +53,11 @@ EITHER = Cases(source="assert f(*[1, 2]) in (3, [3])\nassert f(*['a']) in ('b', 
 )  # fmt: skip
 def test_formats(row: dict[str, Any], wanted: Cases | None) -> None:
     assert read_cases(row) == wanted
+
+
+def test_the_language_of_rows_that_name_none() -> None:
+    assert read_cases({"tests": PAIRS}, "cpp") == Cases("cpp", READ.pairs)
+    assert read_cases({"tests": PAIRS, "language": "python"}, "cpp") == READ
 
 
 def test_a_row_without_the_columns_is_a_mistake() -> None:

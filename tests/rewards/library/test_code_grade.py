@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
@@ -119,6 +120,44 @@ def test_called_directly_with_columns() -> None:
     assert get_reward("binary_code")(prompts=["p"], completions=[DOUBLE], tests=[PAIRS[:2]]) == [1.0]
     with pytest.raises(RewardError, match="one value of tests per completion"):
         get_reward("code")(prompts=["p"], completions=[DOUBLE], tests=PAIRS)
+
+
+def test_codeforces_problems_as_open_r1_scores_them() -> None:
+    """1 for all tests, plus a tenth of the share; -1 without a program; None where a checker decides."""
+    completions = [DOUBLE, DOUBLE, "```python\nprint(0)\n```", "none", DOUBLE]
+    tests = [PAIRS[:2], PAIRS, PAIRS, PAIRS, PAIRS]
+    checkers = [None, "", None, None, "import sys"]
+    found = get_reward("cf_code", SETTINGS)(
+        prompts=["p"] * 5, completions=completions, official_tests=tests, generated_checker=checkers
+    )
+    assert found == [pytest.approx(1.1), pytest.approx(0.2 / 3), 0.0, -1.0, None]
+    assert get_reward("cf_code_reward", SETTINGS).__name__ == "cf_code"
+
+
+def test_ioi_problems_count_whole() -> None:
+    tests = [[["2", "4"], ["5", "10"]], [["2", "4"], ["5", "11"]]]
+    found = get_reward("ioi_code", SETTINGS)(prompts=["p"] * 2, completions=[DOUBLE] * 2, test_cases=tests)
+    assert found == [1.0, 0.0]
+
+
+CPP = "```cpp\n#include <iostream>\nint main() { int n; std::cin >> n; std::cout << 2 * n; }\n```"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_programs_in_cpp_are_compiled_in_the_sandbox() -> None:
+    settings = RewardSettings(code=CodeSettings(language="cpp", timeout=20.0))
+    row = {"tests": [{"input": "2", "output": "4"}, {"input": "2", "output": "5"}]}
+    assert code(CPP, row, settings).detail == "1 right, 1 wrong"
+    assert code("```cpp\nint main({}\n```", row, settings).detail == "2 failed"
+    assert code(DOUBLE, row, settings).outcome is Outcome.UNPARSABLE_PREDICTION
+
+
+def test_a_language_without_a_command_is_refused_at_once() -> None:
+    with pytest.raises(
+        RewardError, match=r"programs in go, and there is no command for it: set rewards\.code\.commands"
+    ):
+        get_reward("code", RewardSettings(code=CodeSettings(language="go")))
+    get_reward("code", RewardSettings(code=CodeSettings(language="go", commands=(("go", "go run {file}"),))))
 
 
 def test_in_worker_processes_one_run_serves_both_rewards() -> None:

@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         return show(request, arguments.cfg, arguments.info)
     if arguments.diff is not None:
         return _compare(arguments.diff, request, as_json=arguments.as_json)
-    composed = request.compose()
+    composed = request.compose(config_arguments.processes_of)
+    config_arguments.check_registered(composed.config)
     config_arguments.print_notes(composed)
     config_arguments.print_without_effect(composed)
     if arguments.as_json:
@@ -70,7 +71,8 @@ def _compare(other: str, request: Request, *, as_json: bool) -> int:
     if other and request.source is None:
         request, other = request.with_recipe(other), _DEFAULTS
     base = Request(other or None, (), (), request.config_dirs).compose()
-    here = request.compose()
+    here = request.compose(config_arguments.processes_of)
+    config_arguments.check_registered(here.config)
     config_arguments.print_notes(here)
     config_arguments.print_without_effect(here)
     rows = _differences(base.config, here.config)

@@ -70,8 +70,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:  # without --device it takes no file: this is the recipe
         arguments.words.insert(0, arguments.json)
     request = config_arguments.read_request(arguments)
-    processes = arguments.processes or int(os.environ.get("WORLD_SIZE", "1"))
-    composed = request.compose(lambda config: processes)
+    composed = request.compose(lambda config: arguments.processes or config_arguments.processes_of(config))
+    processes = arguments.processes or config_arguments.processes_of(composed.config)
     if not arguments.quiet:
         config_arguments.print_without_effect(composed)
     not_run = {} if arguments.yes else not_typed(composed.config, composed.given)

@@ -74,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     machine = this_machine()
     composed = request.compose(partial(training_processes, machine=machine))
     config = composed.config
+    config_arguments.check_registered(config)
     config_arguments.print_notes(composed)
     config_arguments.print_without_effect(composed)
     name = config_arguments.default_name(request.source, [config])

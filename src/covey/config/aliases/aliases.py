@@ -5,8 +5,10 @@ names of GRPO projects built on Hydra.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
 from covey.config.aliases import conversions as to
@@ -25,7 +27,7 @@ _SAME = {
     "rewards": """cosine_min_value_wrong cosine_max_value_wrong cosine_min_value_correct cosine_max_value_correct
         cosine_max_len repetition_n_grams repetition_max_penalty""",
     "dataset": "streaming system_prompt max_train_samples train_fraction",
-    "evaluation": "benchmarks early_stopping_patience early_stopping_threshold",
+    "evaluation": "early_stopping_patience early_stopping_threshold",
     "logging": "tags",
 }
 """Flat names of keys that have the same name in one of Covey's groups."""
@@ -53,6 +55,8 @@ _NAMES = {
     "training.temperature": "gen_temperature",
     "training.top_p": "gen_top_p",
     "training.max_completion_length": "max_generation_steps max_new_tokens model.generation_kwargs.max_new_tokens",
+    # programs
+    "rewards.code.language": "code_language",
     # names that TRL has changed
     "training.vllm_max_model_length": "vllm_max_model_len max_model_len",
     "training.vllm_tensor_parallel_size": "tensor_parallel_size",
@@ -113,6 +117,9 @@ _RANK = Alias("model.lora.rank", to.lora_rank)
 _TURNS = Alias("environment.max_turns", environment.max_turns, "int | None")
 _TARGETS = Alias("model.lora.target_modules", to.lora_targets)
 _COSINE = Alias("", to.cosine_schedule, "float")
+_FLASH = Alias("model.attn_implementation", to.when_true("model.attn_implementation", "flash_attention_2"), "bool")
+_REWARDS = Alias("rewards.funcs", to.reward_funcs)
+_PROMPT = Alias("dataset.max_prompt_length", to.max_prompt_length)
 _WARMUP = Alias("training.warmup_steps", to.warmup_ratio)
 
 _CONVERTED = {
@@ -123,9 +130,7 @@ _CONVERTED = {
     # the model
     "torch_dtype": Alias("model.dtype", to.dtype),
     "dtype": Alias("model.dtype", to.dtype),
-    "use_flash_attention_2": Alias(
-        "model.attn_implementation", to.when_true("model.attn_implementation", "flash_attention_2"), "bool"
-    ),
+    **dict.fromkeys(("flash_attention", "flash_attn", "use_flash_attention_2"), _FLASH),
     "model_family": _FAMILY,
     "model_size": _SIZE,
     "use_peft": Alias("model.lora.enabled", to.nothing, "bool", "use_peft"),
@@ -137,6 +142,7 @@ _CONVERTED = {
     "use_dora": Alias("model.lora.use_dora", canonical="lora"),
     "lora_target_modules": Alias("model.lora.target_modules", to.lora_targets, canonical="lora"),
     "model.lora_target_modules": _TARGETS,
+    "target_modules": _TARGETS,
     "lora_rank": _RANK,
     "model.lora_rank": _RANK,
     # data
@@ -144,18 +150,20 @@ _CONVERTED = {
     "dataset_id_or_path": _SOURCE,
     "dataset_path": Alias("dataset.path", to.dataset_source),
     "dataset.name": _SOURCE,
+    "prompt_data": _SOURCE,
     "dataset_configs": Alias("dataset.config", to.dataset_configs, "list[str] | None"),
     "dataset_mixture": Alias("dataset.mixture.datasets", to.mixture, "dict | None"),
     "datasets": Alias("dataset.mixture.datasets", to.trl_datasets),
     "eval_dataset_name": Alias("dataset.test_path", to.eval_dataset),
     "dataset.prompt_template": Alias("dataset.user_prompt_template", to.prompt_template),
     "prompt_template": Alias("dataset.user_prompt_template", to.named_template),
-    "max_prompt_length": Alias("dataset.max_prompt_length", to.max_prompt_length),
+    **dict.fromkeys(("max_prompt_length", "max_prompt_len", "prompt_max_len"), _PROMPT),
     "data_source": Alias("", to.data_source, "str"),
     # rewards
+    "code_eval_scoring_mode": Alias("", to.scoring_mode, "str"),
     "code_provider": Alias("", to.code_provider, "str"),
     "reward_model_name_or_path": Alias("rewards.model.name", to.reward_model, "str | None"),
-    "reward_funcs": Alias("rewards.funcs", to.reward_funcs),
+    **dict.fromkeys(("reward_funcs", "reward_fn", "reward_func", "reward_function", "reward_functions"), _REWARDS),
     "reward_weights": Alias("training.reward_weights", to.reward_weights),
     "max_completion_len": Alias("rewards.soft_overlong_max_length", to.positive("rewards.soft_overlong_max_length")),
     "soft_punish_cache": Alias("rewards.soft_overlong_cache", to.positive("rewards.soft_overlong_cache")),
@@ -194,7 +202,10 @@ _CONVERTED = {
         "objective.kl.controller", to.chosen({True: _CONTROLLER["adaptive"], False: _CONTROLLER["fixed"]}), "bool"
     ),
     # how many steps, how many at a time
+    "optimizer": Alias("", to.choice_of("optim"), "str"),
+    "scheduler": Alias("", to.choice_of("lr_scheduler_type"), "str"),
     "warmup_ratio": _WARMUP,
+    "lr_warmup_ratio": _WARMUP,
     "optimizer.warmup_ratio": _WARMUP,
     "scheduler.warmup_ratio": _WARMUP,
     "scheduler.warmup_steps_ratio": _COSINE,
@@ -218,6 +229,7 @@ _CONVERTED = {
     "group_by_length": Alias("", to.when_true("training.train_sampling_strategy", "group_by_length"), "bool"),
     "debug": Alias("training.debug", to.kept_unless((True, False), "training.debug"), "str | list[str] | bool"),
     # evaluation
+    "benchmarks": Alias("evaluation.benchmarks", to.benchmarks),
     "eval_strategy": _STRATEGY,
     "evaluation_strategy": _STRATEGY,
     "eval_steps": Alias("evaluation.every_steps", to.nothing, "float | None", "eval_steps"),
@@ -248,6 +260,9 @@ _IGNORED = """
     clip_delta ppo_clip_range ppo_ppo_clip_range whiten_rewards whiten_advantages advantage_normalization advantage_clip
     reward_normalization reward_clip score_clip horizon target_kl ppo_epochs num_ppo_epochs num_mini_batches
     kl_estimator kl_penalty missing_eos_penalty response_length stop_token
+    critic_learning_rate lambd critic_warmup
+    # what is always done here, or needs no key
+    packing_samples pad_to_sequence_len sample_packing dataset_prepared_path use_remove_padding
     # former keys of TRL and transformers, now always or never done
     logging_dir save_safetensors past_index fp16_opt_level fp16_backend half_precision_backend use_mps_device use_ipex
     jit_mode_eval torchdynamo ray_scope mp_parameters tpu_num_cores tpu_metrics_debug sharded_ddp xpu_backend
@@ -257,9 +272,8 @@ _IGNORED = """
     # keys that only one project's own code reads
     num_processes overwrite_hub_revision log_like_grpo disable_distributed_sampler log_grad_norm_after_clip
     log_kl_per_token max_reason_tokens return_reason zero3_save_16bit_model behavior_logprobs_source
-    eval_dataset_split eval_dataset_config eval_dataset_prompt_column eval_dataset_solution_column code_language
-    code_eval_scoring_mode piston_router_url
-    code_eval_test_batch_size parallel_code_exec_per_proc e2b_router_url morph_router_url ioi_provider
+    eval_dataset_split eval_dataset_config eval_dataset_prompt_column eval_dataset_solution_column
+    piston_router_url code_eval_test_batch_size parallel_code_exec_per_proc e2b_router_url morph_router_url ioi_provider
     dataset.ignore_sufficient_disk_space_check dataset.val_split reference_model_revision
     maxent_logprob_chunk_size maxent_reference_logprobs_source maxent_trl_reference_scoring
     maxent_allow_stale_reference_logprobs maxent_score_tail_tokens maxent_policy_entropy maxent_policy_entropy_mode
@@ -278,6 +292,7 @@ _IGNORED = """
     model.generation_kwargs.pad_token_id
 """
 _IGNORED_BELOW = (
+    "critic.",
     "hydra.",
     "hydra/",
     "info_seed_",
@@ -300,17 +315,27 @@ _UNSUPPORTED = """
 """
 
 FOREIGN_GROUPS = frozenset(
-    {"optimizer", "scheduler", "grpo", "generation", "script", "baseline", "maxent"}
+    {"optimizer", "scheduler", "grpo", "generation", "script", "baseline", "maxent", "trl"}
     | {"baseline.training", "baseline.script", "baseline.model", "maxent.training", "maxent.script", "maxent.model"}
     | {"model.model_kwargs", "model.generation_kwargs"}
 )
 """Other tools' config groups."""
 
-_WRAPPERS = ("baseline.", "maxent.", "script.")
+_WRAPPERS = ("baseline.", "maxent.", "script.", "trl.")
 _KWARGS = {
     "model.model_kwargs.": "training.model_init_kwargs.",
     "model.generation_kwargs.": "training.generation_kwargs.",
 }
+
+
+GROUP = re.compile(r"^(training|trainer|data|algorithm|actor_rollout_ref\.(actor(\.optim)?|rollout|model))\.")
+"""Groups whose keys are found by their last name: verl's, and `training`."""
+
+_LINES = Path(__file__).with_name("peers.txt").read_text(encoding="utf-8").splitlines()
+PEERS = {name: line.split(" | ")[1:] for line in _LINES if line[0] != "#" for name in line.split(" | ")[0].split()}
+"""What other trainers call a key, by `peers.txt`: the key, or those that it may be and what they hold."""
+SAME = {name: entry[0] for name, entry in PEERS.items() if len(entry) == 1}
+"""The one key that a name means, with a value that `aliases.py` may convert."""
 
 
 @cache
@@ -319,7 +344,7 @@ def table() -> Mapping[str, Alias]:
     fields = {name: f"training.{name}" for name in training_fields() if name not in OWNED_ELSEWHERE}
     ignored = {name: Alias(convert=_ignored, kind=ANYTHING) for name in _words(_IGNORED)}
     unsupported = {name: Alias(convert=_unsupported, kind=ANYTHING) for name in _words(_UNSUPPORTED)}
-    named = {name: Alias(key) for name, key in {**fields, **_RENAMED}.items()}
+    named = {name: Alias(key) for name, key in {**SAME, **fields, **_RENAMED}.items()}
     return MappingProxyType({**named, **ignored, **unsupported, **_CONVERTED})
 
 
@@ -336,6 +361,8 @@ def look_up(name: str) -> Alias | None:
             return Alias(target + name.removeprefix(prefix))
     if name.startswith(_IGNORED_BELOW):
         return Alias(convert=_ignored, kind=ANYTHING)
+    if (last := GROUP.sub("", name)) in table() and not name.startswith("training."):
+        return table()[last]
     group, _, rest = name.partition(".")
     if f"{group}." in _WRAPPERS and rest:
         return look_up(rest)
@@ -349,6 +376,12 @@ def look_up(name: str) -> Alias | None:
     if inside_name and head in training_fields() and is_mapping_kind(training_fields()[head].type):
         return Alias(f"training.{name}")
     return None
+
+
+def is_peers(name: str) -> bool:
+    """Whether the name of a key is in no project whose recipes are read here, so that the user is told its meaning."""
+    last = GROUP.sub("", name)
+    return last in SAME or (last != name and not name.startswith("training."))
 
 
 def kind_of(name: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from covey.config.aliases.alias_result import AliasResult, AliasValueError, Convert, DeferredValue
 from covey.config.groups.dataset import DATA_FILES
+from covey.config.groups.training import training_fields
 from covey.config.keys import Choice
 
 _DTYPES = {
@@ -20,6 +21,7 @@ _DTYPES = {
 _REWARDS = {"accuracy_reward": "accuracy", "think_format_reward": "think_format"}
 _OVERLONG = "get_soft_overlong_punishment"
 _WANDB = {"training.report_to": "wandb"}
+_NO_BENCHMARKS = ("aime25", "gpqa", "lcb", "lcb_v4")
 _NO_CALLBACKS = ("replay_buffer_callback", "caching_callback")
 
 
@@ -124,7 +126,7 @@ def reward_funcs(value: Any) -> AliasResult:
     implied = overlong if _OVERLONG in names else {}
     names = ["soft_overlong" if name == _OVERLONG else _REWARDS.get(name, name) for name in names]
     names = [importable(name) for name in names]
-    return AliasResult({"rewards.funcs": names}, implied)
+    return AliasResult({"rewards.funcs": names if isinstance(value, list | tuple) else names[0]}, implied)
 
 
 def reward_model(value: Any) -> AliasResult:
@@ -136,6 +138,13 @@ def code_provider(value: Any) -> AliasResult:
     """Where open-r1 runs programs: a service. Covey runs them in its own sandbox."""
     note = f"programs run on this machine, in a sandbox (rewards.code.*), not by {value}"
     return AliasResult(note=note) if value not in (None, "", "local") else AliasResult(ignored=True)
+
+
+def scoring_mode(value: Any) -> AliasResult:
+    """How open-r1's `cf_code` counts tests."""
+    if value not in ("weighted_sum", None):
+        raise AliasValueError("must be weighted_sum; partial is the reward code, and pass_fail binary_code.")
+    return AliasResult()
 
 
 def importable(name: str) -> str:
@@ -257,6 +266,14 @@ def callbacks(value: Any) -> AliasResult:
     return AliasResult({"callbacks": kept}, implied, note=note)
 
 
+def benchmarks(value: Any) -> AliasResult:
+    """Benchmarks, without those of open-r1 that Covey does not have."""
+    names = list(value) if isinstance(value, list | tuple) else [value]
+    left = [name for name in names if name in _NO_BENCHMARKS]
+    note = f"not supported, ignored: the benchmarks {', '.join(left)}" if left else ""
+    return AliasResult({"evaluation.benchmarks": [name for name in names if name not in left]}, note=note)
+
+
 def lora_rank(value: Any) -> AliasResult:
     """A rank of 0 means no adapters."""
     if number(value) == 0:
@@ -365,6 +382,16 @@ def kept_unless(off: tuple[Any, ...], key: str) -> Convert:
             if any(value is item or value == item for item in off)
             else AliasResult({key: value})
         )
+
+    return convert
+
+
+def choice_of(field: str) -> Convert:
+    """A value of a field of TRL's, or the name of an option of another project's group, which has no effect."""
+
+    def convert(value: Any) -> AliasResult:
+        known = value in training_fields()[field].choices
+        return AliasResult({f"training.{field}": value} if known else {}, ignored=not known)
 
     return convert
 

@@ -60,7 +60,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "agent_tunix": Preset(
             "Agent-Tunix",
             _names(
-                """optimizer scheduler grpo generation micro_batch_size num_batches num_test_batches data_source
+                """grpo generation micro_batch_size num_batches num_test_batches data_source
                 train_data_dir test_data_dir eval_every_n_steps save_interval_steps max_checkpoints_to_keep
                 checkpoint_dir intermediate_checkpoint_dir flush_every_n_steps max_generation_steps
                 model_family model_size model.model_family model.model_size lora_module_path model.lora_module_path

@@ -11,9 +11,9 @@ from typing import Any
 
 from covey.advice import command
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult, AliasValueError, DeferredValue
-from covey.config.aliases.aliases import FOREIGN_GROUPS, look_up, table
+from covey.config.aliases.aliases import FOREIGN_GROUPS, is_peers, look_up, table
 from covey.config.aliases.combined import COMBINED, CombinedConversion
-from covey.config.aliases.launcher_flags import known_elsewhere
+from covey.config.aliases.launcher_flags import known_elsewhere, meant
 from covey.config.keys import GROUPS, Setting, Source, Written, check_known, did_you_mean, nearest
 from covey.config.values import BadKeyError, members, show
 
@@ -89,6 +89,8 @@ def resolve_aliases(
 def explain_alias(name: str) -> tuple[str, str]:
     """The key that a name stands for, empty if there is no single one, and what another tool's name does here."""
     known = look_up(name)
+    if known is None and (advice := known_elsewhere(name, "") or meant(name)):
+        return "", name + advice
     if known is None or known.native:
         return name, ""
     another = f"{name} is another tool's name"
@@ -110,6 +112,8 @@ def _unknown(item: Written, more_names: Callable[[str], list[str]]) -> BadKeyErr
     name, text = item.name, " is not a key that Covey knows."
     if item.delete and name in table():  # a key of another tool's that stands for none of Covey's
         return BadKeyError(name, " is another tool's name: ~ removes keys of Covey's.", item.sentence())
+    if advice := meant(name):
+        return BadKeyError(name, advice, item.sentence())
     try:
         check_known(name)
     except BadKeyError as problem:
@@ -183,6 +187,8 @@ class _AliasResolver:
     def _one(self, item: Written, known: Alias) -> None:
         if not known.native:
             self.result.foreign_names.append(item.name)
+        if known.key and is_peers(item.name):
+            self._note(f"{item.name} stands for {known.key}")
         if item.delete:
             self.result.settings.append(Setting(known.key, item.value, item, known.native))
             return

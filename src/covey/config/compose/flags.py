@@ -119,6 +119,8 @@ def _flag(word: str, rest: list[str]) -> Flag:
     name = name.replace("-", "_")
     if equals:
         return Flag(name, (value,))
+    if rest[:1] == ["="]:
+        raise ConfigError(f"The flag --{name} takes no spaces around =: write --{name}={''.join(rest[1:2])}.")
     kind, positive = kind_of(name), name.removeprefix("no_")
     if kind is None and positive != name and (switched := kind_of(positive)) is not None:
         if "bool" not in members(switched):

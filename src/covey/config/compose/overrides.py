@@ -44,7 +44,8 @@ def read_overrides(words: Iterable[str | Flag], roots: Roots) -> tuple[list[Choi
             except ConfigError as error:
                 if not (meant := _as_one_word(listed, place)):
                     raise
-                raise ConfigError(f"{error} If the shell has split one word at its spaces, write {meant}.") from None
+                what = str(error).replace(f" {_how_to_write(word)}", "").replace(": write key=value.", ".")
+                raise ConfigError(f"{what} If the shell has split one word at its spaces, write {meant}.") from None
             read = _as_choice(override, roots) or _as_written(override)
         if isinstance(read, Choice):
             choices.append(read)
@@ -111,14 +112,14 @@ def _parse(text: str) -> Override:
     except (HydraException, ValueError) as error:  # a number with more digits than Python reads
         reason = str(error).splitlines()[0]
         why = "" if _GRAMMAR.search(reason) else f" ({reason})"
-        how = _how_to_write(key.lstrip("+"))
+        how = _how_to_write(text)
         raise ConfigError(f"The override `{_short(text)}` cannot be read{why}. {how}") from None
     if deep:
         raise ConfigError(f"The override `{_short(text)}` is nested more than {MAX_DEPTH} levels deep: use fewer.")
     if override.is_sweep_override():
         raise ConfigError(
             f"The override `{_short(text)}` is a sweep over several values, and this is one run: `covey train "
-            f"--multirun` runs them all. {_how_to_write(override.key_or_group)}"
+            f"--multirun` runs them all. {_how_to_write(text)}"
         )
     return override
 
@@ -128,14 +129,17 @@ def _quote(word: re.Match[str]) -> str:
     return f'"{word[0]}"' if word[1] is None and ("~" in word[0] or not word[0].isascii()) else word[0]
 
 
-def _how_to_write(key: str) -> str:
-    """How an override of this key is written with spaces, brackets, commas or `=` in its value."""
-    wants = members(kind_of(key) or "str")
-    if any(member.startswith(("list", "tuple")) for member in wants):
-        return f"A list is put into brackets, and the whole word into quotes of the shell: '{key}=[…]'."
-    if "str" not in wants:
-        return f"The value is {describe(kind_of(key) or '')}."
-    return f"Put the text into quotes, and the whole word into quotes of the shell: '{key}=\"…\"'."
+def _how_to_write(text: str) -> str:
+    """How this override is written with spaces, brackets, commas or `=` in its value."""
+    name, _, value = text.partition("=")
+    kind = kind_of(name.lstrip("+")) or ""
+    is_list = any(member.startswith(("list", "tuple")) for member in members(kind))
+    if not is_list and kind and "str" not in members(kind):
+        return f"The value is {describe(kind)}."
+    plain = re.fullmatch(r"[\w ./:@%+-]+(, *[\w ./:@%+-]+)*" if is_list else r"[^\"\\]+", value)
+    word = name + ("=[{}]" if is_list else '="{}"').format(value if plain and len(value) <= 100 else "…")
+    what = "A list is put into brackets" if is_list else "Put the text into quotes"
+    return f"{what}, and the whole word into quotes of the shell: {shlex.quote(word)}."
 
 
 def _as_choice(override: Override, roots: Roots) -> Choice | None:

@@ -15,7 +15,7 @@ _IN_WORKERS = "rewards.workers != 0"
 
 @dataclass(frozen=True, kw_only=True)
 class CodeConfig(Group):
-    """The programs that the rewards `code` and `binary_code` run."""
+    """The programs that the rewards `code`, `binary_code` and `cf_code` run."""
 
     PREFIX: ClassVar[str] = "rewards.code."
     LIVE: ClassVar[str] = "'code' in graders"
@@ -34,6 +34,8 @@ class CodeConfig(Group):
     """How programs of other languages than Python are run, by sh in the sandbox: `{javascript: "node {file}"}`."""
     paths: tuple[str, ...] = ()
     """Folders that programs may read, besides the interpreter and system libraries."""
+    language: str = "python"
+    """Language of the programs where a row has no column `language`; `cpp` is compiled with g++."""
 
 
 @dataclass(frozen=True, kw_only=True)

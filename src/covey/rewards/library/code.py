@@ -1,4 +1,4 @@
-"""Rewards of programs: `code` and `binary_code` by their tests, as data sets hold them, and `code_format`."""
+"""Rewards of programs: `code`, `binary_code` and `cf_code` by their tests as data sets hold them, and `code_format`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +18,10 @@ from typing import Any
 
 from covey.answers import Outcome, Tags, extract_answer_tag
 from covey.errors import RewardError
-from covey.rewards.reward import CodeSettings, Graded, Reward, RewardSettings, named, texts_of
+from covey.rewards.reward import Builder, CodeSettings, Graded, Reward, RewardSettings, named, texts_of
 from covey.sandbox import Ended, Finished, Program, run, run_tests, strictest
 
-COLUMNS = ("tests", "verification_info", "test_list", "test_cases")
+COLUMNS = ("tests", "verification_info", "test_list", "test_cases", "official_tests")
 """Columns that hold tests, the first one that a row has counting."""
 
 
@@ -35,11 +36,22 @@ class Cases:
     """Asserts, statements and test functions."""
 
 
-def read_cases(row: Mapping[str, Any]) -> Cases | None:
+_NEEDS_JUDGE = ("generated_checker", "grader_files")
+"""Columns of Codeforces and IOI problems for which equal output does not decide."""
+_BESIDE = ("language", "input_mode", *_NEEDS_JUDGE)
+"""Columns that are read besides the tests."""
+
+
+def read_cases(row: Mapping[str, Any], language: str = "python") -> Cases | None:
     """The tests of a row; None where it has none that can be read.
 
-    Read are pairs (`{"input": …, "output": …}`, in a list, or as two lists `inputs` and `outputs`), calls (pairs with
-    `fn_name`), asserts (a text, or a list of texts), open-r1's `verification_info`, and JSON text of any of them.
+    Read are pairs (`{"input": …, "output": …}` or `[input, output]`, in a list or by their names, or as two lists
+    `inputs` and `outputs`), calls (pairs with `fn_name`), asserts (a text, or a list of texts), open-r1's
+    `verification_info`, and JSON text of any of them. Problems that need a judge of their own cannot be read.
+
+    Args:
+        row: the columns.
+        language: of the programs, where the row names none.
 
     Raises:
         RewardError: the row has none of the columns.
@@ -52,8 +64,10 @@ def read_cases(row: Mapping[str, Any]) -> Cases | None:
                 '{"input": …, "output": …} or a text of asserts; or verification_info, as open-r1 has it.'
             )
         return None
-    language = row.get("language") if isinstance(row.get("language"), str) else None
-    return _read(row[name], str(language or "python").lower())
+    if any(row.get(column) for column in _NEEDS_JUDGE) or row.get("input_mode") == "file":
+        return None
+    own = row.get("language") if isinstance(row.get("language"), str) else None
+    return _read(row[name], str(own or language).lower())
 
 
 def _read(value: Any, language: str) -> Cases | None:
@@ -71,14 +85,20 @@ def _read(value: Any, language: str) -> Cases | None:
                 return None
             found = zip(value["inputs"], value["outputs"], strict=True)
             return _pairs([{"input": a, "output": b, "fn_name": value.get("fn_name")} for a, b in found], language)
-        return None
+        value = list(value.values()) if all(map(_is_pair, value.values())) else None
     if isinstance(value, list) and value:
+        if all(map(_is_pair, value)):
+            return _pairs([{"input": given, "output": wanted} for given, wanted in value], language)
         if all(isinstance(one, str) for one in value):
             source = "\n".join(value)
             return Cases(language, source=source) if _is_code(source) else None
         if all(isinstance(one, Mapping) and "output" in one for one in value):
             return _pairs(value, language)
     return None
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and [*map(type, value)] == [str, str]
 
 
 def _pairs(found: Sequence[Mapping[str, Any]], language: str) -> Cases | None:
@@ -143,7 +163,7 @@ def code(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
 
     Range: 0 to 1, None where the tests cannot be read.
     """
-    cases = read_cases(row)
+    cases = read_cases(row, settings.code.language)
     if cases is None:
         return Graded(None, Outcome.UNPARSABLE_GOLD)
     program = extract_code(text, cases.language, settings.tags)
@@ -163,6 +183,17 @@ def all_or_nothing(prompts: Sequence[Any], completions: Sequence[Any], grades: S
     Range: 0 or 1, None where the tests cannot be read.
     """
     return [None if grade.value is None else float(grade.value == 1) for grade in grades]
+
+
+def cf_code(prompts: Sequence[Any], completions: Sequence[Any], grades: Sequence[Graded]) -> list[float | None]:
+    """1 where a program passes all tests, plus a tenth of the share that it passes; -1 without a program; see `code`.
+
+    Range: -1 to 1.1, None where the tests cannot be read. Source: open-r1's `cf_scoring.py` with `weighted_sum`, whose
+    -0.1 for a program that does not compile is 0 here.
+    """
+    scores = [None if grade.value is None else (grade.value == 1) + 0.1 * grade.value for grade in grades]
+    missing = Outcome.UNPARSABLE_PREDICTION
+    return [-1.0 if grade.outcome is missing else score for grade, score in zip(grades, scores, strict=True)]
 
 
 def code_format(text: str, settings: RewardSettings) -> float:
@@ -196,18 +227,25 @@ def run_cases(program: str, cases: Cases, settings: CodeSettings) -> list[str]:
     return [_judge(one, wanted) for one, (_, wanted) in zip(found, pairs, strict=True)]
 
 
-def _program(source: str, language: str, settings: CodeSettings) -> Program:
-    """Python, or another language by its command. Raises a `RewardError` if there is no command for the language."""
-    if language in _PYTHONS:
-        return Program.of(source)
-    command = dict(settings.commands).get(language)
-    if command is None:
+_COMMANDS = {"cpp": "g++ -std=c++17 -O1 -o program {file} && ./program"}
+
+
+def _command(language: str, settings: CodeSettings) -> str:
+    """How programs are run that are not Python. Raises a `RewardError` if there is no command for the language."""
+    command = dict(settings.commands).get(language) or (_COMMANDS.get(language, "") if shutil.which("g++") else "")
+    if not command:
         raise RewardError(
             f"The tests are for programs in {language}, and there is no command for it: set "
             f"rewards.code.commands.{language}='COMMAND {{file}}', run by sh in the sandbox."
         )
+    return command
+
+
+def _program(source: str, language: str, settings: CodeSettings) -> Program:
+    if language in _PYTHONS:
+        return Program.of(source)
     file = f"main.{language}"
-    words = ("/bin/sh", "-c", command.replace("{file}", file))
+    words = ("/bin/sh", "-c", _command(language, settings).replace("{file}", file))
     return Program({file: source.encode("utf-8", "replace")}, command=words)
 
 
@@ -227,6 +265,8 @@ _GRACE = 30.0  # seconds beyond the programs' own limits
 def build_code(settings: RewardSettings) -> Reward:
     """The share of the tests that a program passes; see `code`."""
     strictest()  # found out once, before workers are forked
+    if settings.code.language not in _PYTHONS:
+        _command(settings.code.language, settings.code)
 
     def batch(
         prompts: Sequence[Any] | None = None, completions: Sequence[Any] | None = None, **columns: Any
@@ -243,17 +283,21 @@ def build_code(settings: RewardSettings) -> Reward:
     )
 
 
-def build_binary_code(settings: RewardSettings) -> Reward:
-    """1 for a program that passes all tests, else 0."""
+def _of_grades(name: str, score: Callable[..., list[float | None]]) -> Builder:
+    """A reward that is computed from the grades of `code`."""
 
-    def batch(
-        prompts: Sequence[Any] | None = None, completions: Sequence[Any] | None = None, **columns: Any
-    ) -> list[float | None]:
-        return all_or_nothing((), (), _grades(completions, columns, settings))
+    def build(settings: RewardSettings) -> Reward:
+        def batch(
+            prompts: Sequence[Any] | None = None, completions: Sequence[Any] | None = None, **columns: Any
+        ) -> list[float | None]:
+            return score((), (), _grades(completions, columns, settings))
 
-    return Reward(
-        "binary_code", named(batch, "binary_code", all_or_nothing), graded_by="code", from_grades=all_or_nothing
-    )
+        return Reward(name, named(batch, name, score), graded_by="code", from_grades=score)
+
+    return build
+
+
+build_binary_code, build_cf_code = _of_grades("binary_code", all_or_nothing), _of_grades("cf_code", cf_code)
 
 
 def _grades(completions: Sequence[Any] | None, columns: Mapping[str, Any], settings: RewardSettings) -> list[Graded]:
@@ -261,7 +305,7 @@ def _grades(completions: Sequence[Any] | None, columns: Mapping[str, Any], setti
     for name in COLUMNS:
         if name in columns and (isinstance(columns[name], str) or len(columns[name]) != len(texts)):
             raise RewardError(f"The reward code takes one value of {name} per completion: {len(texts)} values.")
-    own = [name for name in (*COLUMNS, "language") if name in columns]
+    own = [name for name in (*COLUMNS, *_BESIDE) if name in columns]
     rows = [{name: columns[name][index] for name in own} for index in range(len(texts))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(partial(code, settings=settings), texts, rows))
@@ -269,22 +313,22 @@ def _grades(completions: Sequence[Any] | None, columns: Mapping[str, Any], setti
 
 def _key(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Hashable | None:
     """Equal programs with equal tests have equal grades."""
-    tests = {name: row.get(name) for name in (*COLUMNS, "language")}
+    tests = {name: row.get(name) for name in (*COLUMNS, *_BESIDE)}
     try:
-        told = json.dumps([extract_code(text, _cases(row).language, settings.tags), tests], sort_keys=True)
+        told = json.dumps([extract_code(text, _cases(row, settings).language, settings.tags), tests], sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         return None
     return "code", hashlib.blake2b(told.encode("utf-8", "surrogatepass")).digest()
 
 
-def _cases(row: Mapping[str, Any]) -> Cases:
+def _cases(row: Mapping[str, Any], settings: RewardSettings) -> Cases:
     """The tests of a row; none where they cannot be read, which grading tells."""
     try:
-        return read_cases(row) or Cases()
+        return read_cases(row, settings.code.language) or Cases()
     except RewardError:
         return Cases()
 
 
 def _seconds(row: Mapping[str, Any], settings: RewardSettings) -> float:
-    runs = max(1, len(_cases(row).pairs))
+    runs = max(1, len(_cases(row, settings).pairs))
     return 2 * runs * settings.code.limits.wall_seconds + _GRACE

@@ -6,7 +6,7 @@ Packages are looked for before PyTorch and the weights are loaded.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,7 +53,11 @@ class _Need(NamedTuple):
 
 def check_packages(config: Config) -> None:
     """Raise a `ConfigError` unless the packages that the settings of a run need are installed."""
-    for need in _needs(config):
+    _refuse_missing(_needs(config))
+
+
+def _refuse_missing(needs: Iterable[_Need]) -> None:
+    for need in needs:
         name = need.package.replace("_", "-")
         if find_spec(need.package) is None:
             build = " --no-build-isolation" if need.package == "flash_attn" else ""
@@ -65,8 +69,6 @@ def check_packages(config: Config) -> None:
 
 def _needs(config: Config) -> Iterator[_Need]:
     training, model = config.training, config.model
-    if training.use_liger_kernel:
-        yield _Need("training.use_liger_kernel=true", "liger_kernel", "leave it out")
     for bits in ("load_in_8bit", "load_in_4bit"):
         if getattr(model, bits):
             yield _Need(f"model.{bits}=true", "bitsandbytes", f"set model.{bits}=false")
@@ -86,6 +88,8 @@ def check_hardware(config: Config) -> None:
 
     training, attention = config.training, _attention(config)
     gpu = torch.accelerator.is_available() and not training.use_cpu
+    if torch.accelerator.is_available() and training.use_liger_kernel:  # a CPU trains without it
+        _refuse_missing([_Need("training.use_liger_kernel=true", "liger_kernel", "leave it out")])
     flash = attention.removeprefix("paged|").startswith("flash_attention")
     if flash and not gpu:
         raise ConfigError(
