@@ -79,10 +79,8 @@ def not_typed(config: Config, given: Collection[Given]) -> dict[str, tuple[str, 
         file = Path(name.rpartition(":")[0])
         return file.suffix == ".py" and file.is_file() and file.read_bytes() == STUB.read_bytes()
 
-    found = {
-        key: tuple(n for n in names if not (is_typed(key, n) or is_stub(n)))
-        for key, names in named_code(config).items()
-    }
+    found = {key: tuple(n for n in names if not is_typed(key, n)) for key, names in named_code(config).items()}
+    found = {key: tuple(n for n in names if not is_stub(n)) for key, names in found.items()}
     return {key: names for key, names in found.items() if names}
 
 

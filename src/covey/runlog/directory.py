@@ -393,8 +393,8 @@ class RunDirectory:
             _delete(part)
             rename(self.final_model, part)
         folders = (self.completions, part, self.evaluation, self.rollouts, self.code)
-        files = (self.recipe, self.environment, self.metrics, self.schedule, self.report)
-        files = (*files, self.curves, self.log, self.summary)
+        records = (self.recipe, self.environment, self.metrics, self.schedule, self.summary)
+        files = (*records, self.report, self.curves, self.log)
         logs = (*self.root.glob("train.process-*.log"), *self.root.glob("train*.log.1"))
         for path in (*checkpoints, *folders, *files, *logs, *(() if keep_config else (self.config,))):
             _delete(path)

@@ -136,9 +136,9 @@ def propose(file: str, model: str | None, words: Sequence[str | Flag] = ()) -> P
     put({"model.name": model or ("starter" if sums else PRETRAINED)})
     if (starter := keys["model.name"] in STARTERS) and not sums:
         raise ConfigError(
-            f"{file} asks in words, as in {questions[0][:60]!r}, and model.name={keys['model.name']} knows sums and "
-            "differences of numbers alone: it would learn nothing. Take a pretrained model, on the hub or in a "
-            f"folder: {command('init {file} --model {model}', file=file, model=PRETRAINED)}."
+            f"{file} holds other things than sums and their results (its first question: {questions[0][:60]!r}), and "
+            f"model.name={keys['model.name']} knows nothing else. Take a pretrained model, on the hub or in a folder: "
+            f"{command('init {file} --model {model}', file=file, model=PRETRAINED)}."
         )
     chosen = "rewards.funcs" in typed
     needs_reward = not chosen and (bool(kinds[_NONE]) or kinds[_TEXT] > _FEW * kinds.total())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,8 @@ def _composed(request: Request) -> tuple[Composed, str]:
         lacks = lacks or "no rule can check its answers, so the reward has to be yours"
         init = command("init {file} --model {model}", file=rows, model=found.keys["model.name"])
         raise ConfigError(f"{rows} needs a recipe: {lacks}. `{init}` writes one to start from.")
-    text = found.recipe()
+    of_this_call = ("run_name", "output_dir", "resume", "overwrite", "stop_after_steps")
+    text = replace(found, keys={key: value for key, value in found.keys.items() if key not in of_this_call}).recipe()
     with temporary_folder("covey-init-") as folder:
         file = folder / f"{without_suffix(rows)}.yaml"
         file.write_text(text, encoding="utf-8")

@@ -138,17 +138,13 @@ def check_starter(known: Known) -> Iterator[PreflightFinding]:
     config = known.config
     if config.model.name not in STARTERS or not config.dataset.has_rows or config.environment.used:
         return
-    texts = [
-        str(prompt[-1]["content"])
-        for prompt in prompts_of(known.loaded.train.select(range(min(SAMPLE, len(known.loaded.train)))))
-    ]
-    if not are_sums(texts):
+    rows = known.loaded.train.select(range(min(SAMPLE, len(known.loaded.train))))
+    if not are_sums([str(prompt[-1]["content"]) for prompt in prompts_of(rows)]):
         yield PreflightFinding(
             Mark.WARNING,
             "starter",
-            f"model.name={config.model.name} knows sums and differences of numbers alone, and the rows ask in words",
-            f"It learns little more than the format from them: take a pretrained model, model.name={PRETRAINED} or a "
-            "folder.",
+            f"model.name={config.model.name} knows sums and differences of numbers alone, and the rows ask more",
+            f"It will learn little more than the form: take a pretrained model, as in model.name={PRETRAINED}.",
         )
 
 
