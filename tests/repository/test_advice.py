@@ -79,7 +79,8 @@ def sources() -> tuple[list[Text], list[Proposal]]:
     texts, proposals = [], []
     for name, tree in _trees():
         inside: set[int] = set()
-        proposes = any(isinstance(node, ast.ImportFrom) and node.module == "covey.advice" for node in ast.walk(tree))
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "covey.advice"]
+        proposes = any(name.name == "command" for node in found for name in node.names)
         for node in ast.walk(tree):
             if proposes and isinstance(node, ast.Call) and getattr(node.func, "id", "") == "command":
                 template = node.args[0]

@@ -105,8 +105,8 @@ def test_the_answers_decide(case: str, tiny_model: str, tmp_path: Path) -> None:
     assert ("<answer>" in asks) == ("format" in funcs)
     assert ("```" in asks) == (kind == "programs with tests")
     assert len(found.shown) == 3
-    assert all(text.endswith("<|im_start|>assistant\n") for text in found.shown)
-    assert ("<|im_start|>system" in found.shown[0]) == (config.dataset.system_prompt is not None)
+    assert all(text.endswith("<|im_start|>assistant\n") for text, _ in found.shown)
+    assert ("<|im_start|>system" in found.shown[0][0]) == (config.dataset.system_prompt is not None)
 
 
 def test_a_system_message_of_the_rows_stays(tiny_model: str, tmp_path: Path) -> None:
@@ -114,7 +114,9 @@ def test_a_system_message_of_the_rows_stays(tiny_model: str, tmp_path: Path) -> 
     rows = [{"prompt": [*chat[:1], {"role": "user", "content": f"How many in {i}?"}], "answer": i} for i in N]
     found = proposed(tmp_path, rows, tiny_model)
     assert "dataset.system_prompt" not in found.keys
-    assert "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHow many in 0?\n\nThink step" in found.shown[0]
+    assert (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHow many in 0?\n\nThink step" in found.shown[0][0]
+    )
 
 
 def test_mixed_answers_are_asked_for_in_general(tiny_model: str, tmp_path: Path) -> None:
@@ -135,7 +137,14 @@ def test_sums_are_for_the_starter_and_nothing_else_is(tmp_path: Path) -> None:
     words = [{"question": f"Anna has {i} apples. How many has she?", "answer": i} for i in N]
     found = proposed(tmp_path, words, None)
     assert (found.needs_model, found.keys["model.name"]) == (True, "Qwen/Qwen2.5-0.5B-Instruct")
-    assert "about" in found.facts["lengths"]
+    assert "prompts about" in found.facts["lengths"]
+    assert found.shown[0] == (
+        "system: Think step by step between <think> and </think>. Then write only the final number "
+        "between <answer> and </answer>.\nuser: Anna has 0 apples. How many has she?",
+        "0",
+    )
+    away = proposed(tmp_path, words, "somebody/no-such-model")  # not on this machine, and there is no network
+    assert (away.facts, away.needs_model) == (found.facts, False)
     for words_of in (["model.name=starter"], []):
         with pytest.raises(ConfigError, match=r"Anna has 0 apples.*covey init .*--model Qwen/Qwen2\.5-0\.5B-Instruct"):
             proposed(tmp_path, words, None if words_of else "starter", *words_of)

@@ -56,8 +56,6 @@ _ASK_PROGRAM = "Write a program that solves the problem. End with all of it in o
 _LEAST = {**dict.fromkeys((_MATHS, _TESTS, *MODES), 512), _TEXT: 128}  # tokens of a completion; for other answers 256
 _FEW = 0.05  # share of the rows that decides nothing
 
-Row = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -65,8 +63,8 @@ class Proposal:
 
     keys: Mapping[str, Any]
     facts: Mapping[str, str]
-    shown: Sequence[str]
-    """Three prompts as the model will see them."""
+    shown: Sequence[tuple[str, str | None]]
+    """Three prompts as the model will see them, each with its answer."""
     needs_model: bool
     """Whether nobody named a model, and the starter would not do."""
     needs_reward: bool
@@ -145,13 +143,15 @@ def propose(file: str, model: str | None, words: Sequence[str | Flag] = ()) -> P
     put({} if chosen or needs_reward else _rewards(rows, kinds, starter=starter))
 
     answers = [raw[i] for i in sample] if marks or kinds[_TEXT] else []
-    solved = answers or [str(row.get("solution") or "") for row in rows if "solution" in table.columns]
+    solved = answers or [str(row["solution"]) for row in rows if row.get("solution")]
     asked = prompts_of(reading(prepare(table.select(sample), config.dataset, [], needs=needs).data))
-    lengths, shown, found = _lengths(config, asked, solved, kinds, keys["model.name"] if model or sums else None)
+    few = sorted({0, len(rows) // 2, len(rows) - 1})
+    named = keys["model.name"] if model or sums else None
+    lengths, shown, found = _lengths(config, asked, few, solved, kinds, named)
     put({key: value for key, value in found.items() if not starter or key.startswith("dataset.")})
     put({"dataset.test_size": 100 if len(table) > 1 else 0} if source.test is None else {})
-    held = test_rows(len(table), config.dataset, table.name) if source.test is None else len(source.test)
-    trained = min(len(table) - (held if source.test is None else 0), config.dataset.max_train_samples or len(table))
+    split_off = test_rows(len(table), config.dataset, table.name) if source.test is None else 0
+    trained = min(len(table) - split_off, config.dataset.max_train_samples or len(table))
     put(_sizes(trained, starter=starter))
     for written in typed.values():
         if written.name not in ("dataset.path", "model.name"):
@@ -160,13 +160,14 @@ def propose(file: str, model: str | None, words: Sequence[str | Flag] = ()) -> P
     scripts = Counter(unicodedata.name(sign, "?").split()[0].capitalize() for sign in letters)
     where = f"'{columns.answer}'" if columns.answer else "the reply at its end" if columns.replies else "none"
     facts = {
-        "rows": f"{trained} to train on, {held} held out",
+        "rows": f"{trained} to train on, {split_off or min(len(source.test or ()), config.dataset.test_size)} held out",
         "columns": f"prompt '{columns.prompt}', answer {where}; all: {', '.join(table.columns)}",
         "answers": _shares(kinds),
         "scripts": _shares(scripts) if scripts else "digits and signs only",
         "lengths": lengths,
     }
-    return Proposal(keys, facts, shown, model is None and not sums, needs_reward)
+    golds = [rows[i]["answer"] if answered else None for i in few]
+    return Proposal(keys, facts, [*zip(shown, golds, strict=True)], model is None and not sums, needs_reward)
 
 
 def _guessed_columns(table: Table) -> Mapping[str, Any]:
@@ -199,7 +200,7 @@ def _kind(answer: str) -> str:
     return next((name for name in MODES if MODES[name](text)), _MATHS if is_readable(text) else _TEXT)
 
 
-def _rewards(rows: Sequence[Row], kinds: Counter[str], *, starter: bool) -> Mapping[str, Any]:
+def _rewards(rows: Sequence[Mapping[str, Any]], kinds: Counter[str], *, starter: bool) -> Mapping[str, Any]:
     """Rewards, grader, and the prompt that asks for what they look for, unless the rows do."""
     kind = kinds.most_common(1)[0][0]
     sure = kinds[kind] >= (1 - _FEW) * kinds.total()
@@ -221,9 +222,14 @@ def _rewards(rows: Sequence[Row], kinds: Counter[str], *, starter: bool) -> Mapp
 
 
 def _lengths(
-    config: Config, asked: Sequence[Any], solved: Sequence[str], kinds: Counter[str], model: str | None
+    config: Config,
+    asked: Sequence[Any],
+    few: Sequence[int],
+    solved: Sequence[str],
+    kinds: Counter[str],
+    model: str | None,
 ) -> tuple[str, list[str], Mapping[str, Any]]:
-    """Lengths in words, three prompts as the model sees them, and the limits; guessed where the model is not here."""
+    """What to say of lengths, the few prompts as the model sees them, and limits; guessed without a model."""
     arguments, context, about = config.training.chat_template_kwargs, None, ""
     try:
         tokenizer = None if model is None else load_tokenizer(replace(config.model, name=model))
@@ -231,17 +237,16 @@ def _lengths(
         if Path(resolve_model(str(model))).is_dir():
             raise
         tokenizer = None
-    few = [asked[i] for i in sorted({0, len(asked) // 2, len(asked) - 1})]
     if tokenizer is None:
         prompts, about = ["\n".join(f"{one['role']}: {one['content']}" for one in prompt) for prompt in asked], "about "
-        shown = [prompts[asked.index(one)] for one in few]
+        shown = [prompts[i] for i in few]
         lengths, solutions = ([max(3 * len(t.split()) // 2, len(t) // 5) for t in texts] for texts in (prompts, solved))
     else:
         from transformers import AutoConfig
 
         found = AutoConfig.from_pretrained(resolve_model(str(model)), **source_options(config.model))
         context = getattr(found.get_text_config(), "max_position_embeddings", None)
-        shown = [render(tokenizer, one, arguments) for one in few]
+        shown = [render(tokenizer, asked[i], arguments) for i in few]
         lengths = prompt_lengths(tokenizer, arguments)([*asked])
         solutions = [len(tokenizer(text, verbose=False).input_ids) for text in solved]
     lengths, solutions = sorted(lengths), sorted(filter(None, solutions))

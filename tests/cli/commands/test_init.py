@@ -56,7 +56,7 @@ def test_it_shows_the_rows_and_writes_a_recipe_that_trains(covey: Covey, tiny_mo
     assert "answers  numbers 100%" in out
     assert "scripts  Latin 100%" in out
     assert "lengths  prompts " in out
-    assert out.count("a prompt, as the model will see it") == 3
+    assert out.count("a prompt, as the model will see it; its answer: ") == 3
     assert all(f"Anna has {i} apples" in out for i in (0, 12, 23))
     assert "0 wrong" in out
     assert "Next:\n  covey train new/my.yaml\n  covey view" in out

@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         from covey.cli.commands.doctor import show_findings
         from covey.config import compose
         from covey.config.named_code import STUB
+        from covey.errors import one_line
         from covey.runlog.files import write_atomically
         from covey.training.doctor import examine
         from covey.training.proposal import propose
@@ -59,10 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
         found = propose(words.recipe, arguments.model, words.overrides)
     for what, text in found.facts.items():
         console.print(Text(f"{what:8} {text}"), soft_wrap=True)
-    for text in found.shown:
+    for text, answer in found.shown:
         shown = Text(text.strip("\n") if len(text) <= 1200 else f"{text[:900]}\n[…]\n{text[-300:]}")
-        title = "a prompt, as the model will see it"
-        console.print(Panel(shown, title=title, title_align="left", width=min(console.width, 120)))
+        title = "a prompt, as the model will see it" + (f"; its answer: {one_line(answer, 40)}" if answer else "")
+        console.print(Panel(shown, title=Text(title), title_align="left", width=min(console.width, 120)))
     out.parent.mkdir(parents=True, exist_ok=True)
     written = f"Written: {out}"
     if found.needs_reward:
