@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Any, str, list[str], str | None]] = {
         "none",
     ),
     "countdown": (
-        lambda i: {"prompt": f"Reach {i + 9}", "answer": {"numbers": [9, i], "target": 9 + i}},
+        lambda i: {"prompt": f"Reach {i + 9}", "answer": {"numbers": [9, i, 1, 1, 1, 1, 1], "target": 9 + i}},
         *("countdown", ["countdown", "format"], "none"),
     ),
     "replies": (

@@ -16,7 +16,7 @@ from covey.answers import EXTRACTORS, gold_answer
 from covey.answers.maths.agree import is_readable
 from covey.answers.maths.notation import read_number
 from covey.answers.maths.shape import read_choice
-from covey.answers.tasks import MODES
+from covey.answers.tasks import read_countdown, read_graph
 from covey.config import Config, Flag, compose
 from covey.data.columns import (
     ANSWER_NAMES,
@@ -43,6 +43,7 @@ from covey.training.checks.data import PRETRAINED, are_sums
 from covey.training.checks.findings import SAMPLE
 
 _MATHS, _TEXT, _TESTS, _NONE = "mathematics", "free text", "programs with tests", "none"
+_TASKS = {"countdown": read_countdown, "graph_coloring": read_graph}
 _FORMS = {
     "numbers": "the final number",
     "choices": "the letter of the right choice",
@@ -53,7 +54,7 @@ _FORMS = {
 }
 _ASK = "Think step by step between <think> and </think>. Then write only {} between <answer> and </answer>."
 _ASK_PROGRAM = "Write a program that solves the problem. End with all of it in one block: ```python … ```"
-_LEAST = {**dict.fromkeys((_MATHS, _TESTS, *MODES), 512), _TEXT: 128}  # tokens of a completion; for other answers 256
+_LEAST = {**dict.fromkeys((_MATHS, _TESTS, *_TASKS), 512), _TEXT: 128}  # tokens of a completion; for other answers 256
 _FEW = 0.05  # share of the rows that decides nothing
 
 
@@ -197,7 +198,7 @@ def _kind(answer: str) -> str:
         return "choices"
     if len(text) <= 60 and len(text.split()) <= 4 and not any(sign in r"0123456789\^=+*/<>${}" for sign in text):
         return "words"
-    return next((name for name in MODES if MODES[name](text)), _MATHS if is_readable(text) else _TEXT)
+    return next((name for name, read in _TASKS.items() if read(text)), _MATHS if is_readable(text) else _TEXT)
 
 
 def _rewards(rows: Sequence[Mapping[str, Any]], kinds: Counter[str], *, starter: bool) -> Mapping[str, Any]:
@@ -205,7 +206,7 @@ def _rewards(rows: Sequence[Mapping[str, Any]], kinds: Counter[str], *, starter:
     kind = kinds.most_common(1)[0][0]
     sure = kinds[kind] >= (1 - _FEW) * kinds.total()
     readable = sum(is_readable(gold_answer(row["answer"])) for row in rows) if kind != _TESTS else 0
-    name = kind if kind in MODES and sure else "accuracy" if readable >= (1 - _FEW) * len(rows) else "exact_match"
+    name = kind if kind in _TASKS and sure else "accuracy" if readable >= (1 - _FEW) * len(rows) else "exact_match"
     name = "code" if kind == _TESTS else "exact_match" if starter else name
     texts = [str(row["prompt"]) for row in rows]
     tags, boxed = (sum(mark in text for text in texts) > len(texts) / 2 for mark in ("<answer>", r"\boxed"))

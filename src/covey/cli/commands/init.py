@@ -20,11 +20,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "init",
         help="write a recipe for rows of your own",
-        description=(
-            "Look at a file or folder of rows, write a commented recipe that trains on them, and check it as `covey "
-            "doctor` does. Where no rule can check the answers, a file with a reward to start from lies beside it. "
-            "Nothing is overwritten."
-        ),
+        description="Look at a file or folder of rows, and write a commented recipe for them; where no rule can check "
+        "the answers, also a reward to start from. Nothing is overwritten.",
     )
     parser.usage = "covey init [options] ROWS [key=value …]"
     parser.epilog = "Keys go into the recipe: dataset.prompt_column=NAME, dataset.test_path=FILE, …"

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -97,12 +98,10 @@ def find_recipe(name: str | Path) -> Path:
 def holds_rows(name: str | Path) -> bool:
     """Whether this is a data file; one in JSON that is a single object is a recipe."""
     path = os.path.expanduser(name)  # noqa: PTH111  as in `find_recipe`
-    if not path.lower().endswith(DATA_FILES) or not os.path.isfile(path):  # noqa: PTH113
-        return False
-    try:
-        return not (path.lower().endswith(".json") and isinstance(json.loads(Path(path).read_bytes()), dict))
-    except (OSError, ValueError):
-        return True
+    with suppress(OSError, ValueError):
+        if path.endswith(".json") and isinstance(json.loads(Path(path).read_bytes()), dict):
+            return False
+    return path.lower().endswith(DATA_FILES) and os.path.isfile(path)  # noqa: PTH113
 
 
 def read_file(path: Path) -> ConfigFile:
