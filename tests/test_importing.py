@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import py_compile
 import re
 from pathlib import Path
 
@@ -38,3 +40,13 @@ def test_failures_of_the_users_code_name_the_line_and_coveys_own_errors_pass() -
     assert isinstance(caught.value.__cause__, ValueError)
     with pytest.raises(ConfigError, match=r"^as it is$"), user_errors("It failed", EngineError):
         raise ConfigError("as it is")
+
+
+def test_a_compiled_copy_beside_a_file_is_not_run(tmp_path: Path) -> None:
+    """One that says it needs no check against its source comes with a folder from others as easily as a recipe."""
+    (tmp_path / "evil.py").write_text("VALUE = 'compiled'")
+    copy = Path(importlib.util.cache_from_source(str(tmp_path / "mine.py")))
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(tmp_path / "evil.py"), str(copy), invalidation_mode=unchecked)
+    (tmp_path / "mine.py").write_text("VALUE = 'source'")
+    assert import_object(f"{tmp_path / 'mine.py'}:VALUE", "key", ConfigError) == "source"

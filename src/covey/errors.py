@@ -11,8 +11,8 @@ import re
 _NOT_FOR_TERMINALS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def one_line(error: BaseException, limit: int = 600) -> str:
-    """The text of another library's error on one line, truncated; its type when the text is empty."""
+def one_line(error: BaseException | str, limit: int = 600) -> str:
+    """A text, or that of another library's error, on one line, truncated; its type when the text is empty."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from covey.errors import CoveyError
@@ -170,6 +170,13 @@ class _ImportFailed(Exception):  # noqa: N818  it never leaves this module
     """The end of a message, after the name."""
 
 
+class _FromSource(importlib.machinery.SourceFileLoader):
+    """Reads the source alone: a compiled copy in `__pycache__`, which came with the file, may be of another one."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _import_file(file: Path) -> ModuleType:
     path = file.expanduser().resolve()
     if not path.is_file():
@@ -180,7 +187,7 @@ def _import_file(file: Path) -> ModuleType:
     if key in sys.modules:  # two objects of one file
         return sys.modules[key]
     _make_importable(path.parent)
-    spec = importlib.util.spec_from_file_location(key, path)
+    spec = importlib.util.spec_from_file_location(key, path, loader=_FromSource(key, str(path)))
     if spec is None or spec.loader is None:
         raise _ImportFailed(f"names {path}, which Python cannot load as a module.")
     module = importlib.util.module_from_spec(spec)

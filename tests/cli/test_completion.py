@@ -88,6 +88,13 @@ def test_groups_of_ones_own_and_recipes(tmp_path: Path, monkeypatch: pytest.Monk
     assert words("covey train --config-dir=conf rec") == ["recipe.yaml"]
     assert words("covey train conf/mod") == ["conf/model/"]
     assert "recipe.yaml" not in words("covey train recipe.yaml ")
+    (tmp_path / "rows.jsonl.gz").touch()
+    offered = {command: words(f"covey {command} ro") for command in ("train", "init", "doctor")}
+    assert offered == {
+        "train": ["rows.jsonl.gz", "rollout."],
+        "init": ["rows.jsonl.gz", "rollout."],
+        "doctor": ["rollout."],
+    }
     assert not [word for word in words("covey train ") if word in (".hidden/", "two words.yaml")]
 
 

@@ -41,6 +41,7 @@ SAMPLES = {
     },
     **{
         "config": "my_recipe.yaml",
+        "file": "rows.jsonl",
         "RECIPE": "my_recipe.yaml",
         "VALUE": "8",
         "repo": "me/model",
@@ -79,7 +80,8 @@ def sources() -> tuple[list[Text], list[Proposal]]:
     texts, proposals = [], []
     for name, tree in _trees():
         inside: set[int] = set()
-        proposes = any(isinstance(node, ast.ImportFrom) and node.module == "covey.advice" for node in ast.walk(tree))
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "covey.advice"]
+        proposes = any(name.name == "command" for node in found for name in node.names)
         for node in ast.walk(tree):
             if proposes and isinstance(node, ast.Call) and getattr(node.func, "id", "") == "command":
                 template = node.args[0]
@@ -162,7 +164,7 @@ def test_commands_that_texts_name_are_taken() -> None:
 
 def test_the_examples_of_the_help_are_taken() -> None:
     found = re.findall(r"^  covey (.+?)(?: {2,}.*)?$", parsers()[0].epilog or "", re.MULTILINE)
-    assert len(found) == 14
+    assert len(found) == 15
     for words in found:
         check(words, "covey --help")
 

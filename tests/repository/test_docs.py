@@ -23,7 +23,7 @@ from load_scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "recipes/README.md", *sorted((ROOT / "docs").glob("*.md"))]
-WRITTEN_BY_READERS = ("train.py", "my_engine.py", "rloo.py")
+WRITTEN_BY_READERS = ("train.py", "my_engine.py", "rloo.py", "rows_reward.py")
 """Files on the pages that are not in this repository."""
 
 _BLOCK = re.compile(r"(?:<!-- run: (?P<run>[\w-]+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)

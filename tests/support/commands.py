@@ -22,7 +22,7 @@ TINY = (
 )
 """The sizes of a `covey train` that takes seconds."""
 PLACEHOLDERS = {
-    **dict.fromkeys(("RECIPE", "[RECIPE]", "C", "…", "r.yaml"), RECIPE),
+    **dict.fromkeys(("RECIPE", "[RECIPE]", "C", "…", "r.yaml", "rows.yaml", "rows.jsonl"), RECIPE),
     **dict.fromkeys(("recipes/X/grpo/config_demo.yaml", "out/<run_name>/config.yaml"), RECIPE),
     **{"KEY": "training.beta", "THEIR_KEY": "gen_temperature", "key=value": "seed=1"},
 }

@@ -89,6 +89,34 @@ def test_wrong_answers_leakage_and_duplicates_are_found(tmp_path: Path, capsys: 
     assert "28, 29 and more" in out
 
 
+@pytest.mark.parametrize(
+    ("question", "words", "warned"),
+    [
+        ("What is {} + 1?", ["model=starter"], False),
+        ("Please work this out:\\n({} - 12) * 3 =", ["model=starter"], False),
+        ("Anna has {} apples, and Tom gives her 3 - 1 of his own basket. How many?", ["model=starter"], True),
+        ("城市{}在哪里?", ["model=starter"], True),
+        ("Where is town {}?", ["model=starter", "dataset=gsm8k", "dataset.prompt_column=problem"], True),
+    ],
+)
+def test_rows_of_which_the_starter_knows_nothing_are_a_warning(
+    question: str, words: list[str], warned: bool, tmp_path: Path
+) -> None:
+    rows = [{"problem": question.format(n), "answer": f"#### {n}"} for n in range(40)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = load([*words, f"dataset.path={tmp_path / 'train.jsonl'}", "rewards=math"])
+    findings = [f for f in examine(config) if f.check == "starter"]
+    assert [(f.mark, "model.name=Qwen/Qwen2.5-0.5B-Instruct" in f.advice) for f in findings] == [
+        (Mark.WARNING, True)
+    ] * warned
+
+
+def test_another_model_and_problems_of_a_task_are_not_the_starters_affair(tiny_model: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "Town {n}?", "answer": {n}}}\n' for n in range(40)))
+    for words in ([f"dataset.path={tmp_path / 'rows.jsonl'}", f"model.name={tiny_model}"], ["dataset=countdown"]):
+        assert [f for f in examine(load([*words, *SMALL])) if f.check == "starter"] == []
+
+
 def test_gold_answers_that_cannot_be_parsed_are_listed(tmp_path: Path) -> None:
     rows = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
     rows[7]["answer"] = "see the figure below, please"

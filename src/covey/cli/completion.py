@@ -15,6 +15,7 @@ from typing import NamedTuple
 from covey.cli.config_arguments import split_options
 from covey.config import document, known_keys
 from covey.config.compose.group_files import Roots
+from covey.config.groups.dataset import DATA_FILES
 from covey.config.keys import GROUPS
 
 _RECIPES = (".yaml", ".yml")
@@ -94,7 +95,8 @@ def _overrides(parser: argparse.ArgumentParser, words: Sequence[str], current: s
         yield from _values(written, roots)
         return
     if not others:
-        yield from _recipes(current)
+        takes_rows = parser.prog.rpartition(" ")[2] in ("init", "train")
+        yield from _recipes(current, (*_RECIPES, *(DATA_FILES if takes_rows else ())))
     yield from _names(written["mark"], written["key"], roots)
 
 
@@ -120,12 +122,12 @@ def _values(written: re.Match[str], roots: Roots) -> Iterator[Candidate]:
     yield from (Candidate(start + value, about) for value, about in found.items())
 
 
-def _recipes(current: str) -> Iterator[Candidate]:
-    """Recipes and folders whose names need no quotes."""
+def _recipes(current: str, suffixes: tuple[str, ...]) -> Iterator[Candidate]:
+    """Recipes, rows where a command takes them, and folders, whose names need no quotes."""
     folder, slash, start = current.rpartition("/")
     place = Path(folder + slash).expanduser()
     for path in sorted(place.iterdir()) if place.is_dir() else ():
-        wanted = path.is_dir() or path.suffix in _RECIPES
+        wanted = path.is_dir() or path.name.endswith(suffixes)
         shown = path.name.startswith(start) and not (path.name.startswith(".") and not start)
         if wanted and shown and shlex.quote(path.name) == path.name:
             yield Candidate(f"{folder}{slash}{path.name}{'/' if path.is_dir() else ''}")

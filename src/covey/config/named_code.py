@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from copy import copy
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,9 @@ SKIPPED: Mapping[str, str] = MappingProxyType(
     }
 )
 """What `covey doctor` leaves out without the code of each key; `environment` stands for the keys below it."""
+
+STUB = Path(__file__).parents[1] / "rewards" / "own_reward.py.txt"
+"""The reward that `covey init` writes. A copy of it, byte for byte, does no harm, whoever names it."""
 
 _NO_PARTS = {key for key in SKIPPED if key.startswith(("model.", "rewards.code.", "rewards.model."))} | {"callbacks"}
 
@@ -64,14 +68,19 @@ def own_code(config: Config) -> tuple[str, ...]:
 
 
 def not_typed(config: Config, given: Collection[Given]) -> dict[str, tuple[str, ...]]:
-    """Those of `named_code` that a file names, not the command line."""
+    """Those of `named_code` that a file names, not the command line, without an unchanged `STUB`."""
 
     def is_typed(key: str, name: str) -> bool:
         typed = [one.written for one in given if any(f"{k}.".startswith(f"{key}.") for k in one.keys)]
         typed = [written for written in typed if written.typed]
         return any(key.endswith("_code") or name in f"{one.place} {one.value}" for one in typed)
 
+    def is_stub(name: str) -> bool:
+        file = Path(name.rpartition(":")[0])
+        return file.suffix == ".py" and file.is_file() and file.read_bytes() == STUB.read_bytes()
+
     found = {key: tuple(n for n in names if not is_typed(key, n)) for key, names in named_code(config).items()}
+    found = {key: tuple(n for n in names if not is_stub(n)) for key, names in found.items()}
     return {key: names for key, names in found.items() if names}
 
 

@@ -142,6 +142,8 @@ class RunDirectory:
     root: Path
 
     config = Inside("config.yaml")
+    recipe = Inside("recipe.yaml")
+    """Of a run that was given rows: the recipe that was made for them."""
     environment = Inside("environment.json")
     metrics = Inside("metrics.jsonl")
     completions = Inside("completions")
@@ -391,7 +393,8 @@ class RunDirectory:
             _delete(part)
             rename(self.final_model, part)
         folders = (self.completions, part, self.evaluation, self.rollouts, self.code)
-        files = (self.environment, self.metrics, self.schedule, self.report, self.curves, self.log, self.summary)
+        records = (self.recipe, self.environment, self.metrics, self.schedule, self.summary)
+        files = (*records, self.report, self.curves, self.log)
         logs = (*self.root.glob("train.process-*.log"), *self.root.glob("train*.log.1"))
         for path in (*checkpoints, *folders, *files, *logs, *(() if keep_config else (self.config,))):
             _delete(path)

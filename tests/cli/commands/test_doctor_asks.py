@@ -11,7 +11,7 @@ import yaml
 
 from covey.cli.main import main
 from covey.config import compose
-from covey.config.named_code import SKIPPED, named_code, not_typed, without
+from covey.config.named_code import SKIPPED, STUB, named_code, not_typed, without
 
 CODE = """
 from pathlib import Path
@@ -84,6 +84,18 @@ def test_what_is_typed_is_not_asked_for(tmp_path: Path) -> None:
     assert not_typed(composed.config, composed.given) == {"callbacks": (f"{tmp_path / 'own.py'}:f",)}
     composed = compose(["callbacks=[a.py:f]", "rewards=default", "rewards.funcs=[b.py:f]"], file)
     assert not_typed(composed.config, composed.given) == {}
+
+
+def test_the_stub_of_init_is_not_asked_for_whoever_names_it_but_a_change_of_it_is(tmp_path: Path) -> None:
+    file = recipe(tmp_path, {"callbacks": ["{}:f"], "rewards": {"funcs": ["{}:my_reward"]}})
+    own = str(tmp_path / "own.py")
+    both = {"callbacks": (f"{own}:f",), "rewards.funcs": (f"{own}:my_reward",)}
+    composed = compose(recipe=file)
+    assert not_typed(composed.config, composed.given) == both
+    (tmp_path / "own.py").write_bytes(STUB.read_bytes())
+    assert not_typed(composed.config, composed.given) == {}
+    (tmp_path / "own.py").write_bytes(STUB.read_bytes() + b"\n")
+    assert not_typed(composed.config, composed.given) == both
 
 
 def test_all_that_may_run_is_known_and_can_be_left_out() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
 from covey.cli.json_output import json_alone, print_json
-from covey.config.named_code import not_typed
 from covey.config.secrets import redact
 from covey.errors import ConfigError
 from covey.launch.machine import keep_one_gpu, this_machine
@@ -69,6 +69,8 @@ def _run(arguments: argparse.Namespace) -> int:
     as_json = arguments.json is not None
     if arguments.json:  # without --device it takes no file: this is the recipe
         arguments.words.insert(0, arguments.json)
+    from covey.config.named_code import not_typed
+
     request = config_arguments.read_request(arguments)
     composed = request.compose(lambda config: arguments.processes or config_arguments.processes_of(config))
     processes = arguments.processes or config_arguments.processes_of(composed.config)
@@ -120,11 +122,14 @@ def _run(arguments: argparse.Namespace) -> int:
         ]
         print_json({"findings": found, "prompts": prompts})
     elif not arguments.quiet:
-        _print(console, findings, prompts)
+        show_findings(console, findings, prompts)
     return 1 if worst(findings) is Mark.WRONG else 0
 
 
-def _print(console: Any, findings: list[PreflightFinding], prompts: list[str]) -> None:
+def show_findings(
+    console: Any, findings: Sequence[PreflightFinding], prompts: Sequence[str] = (), *, fine: bool = True
+) -> None:
+    """Print prompts, findings and their counts; without `fine`, only trial calls of what is fine."""
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
@@ -135,7 +140,7 @@ def _print(console: Any, findings: list[PreflightFinding], prompts: list[str]) -
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for finding in findings:
+    for finding in (one for one in findings if fine or one.mark != "✓" or one.check.startswith("reward ")):
         seen = Text(finding.result)
         if finding.advice:
             seen.append(f"\n→ {finding.advice}", style="bold")

@@ -5,13 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
+from covey.advice import command
 from covey.cli import config_arguments
+from covey.cli.config_arguments import Request
 from covey.cli.json_output import add_json, print_json
 from covey.cli.main_process import is_main
+from covey.config import Composed
+from covey.config.compose.recipe import holds_rows
+from covey.config.groups.dataset import without_suffix
+from covey.errors import ConfigError
 from covey.launch.machine import RESUME_COMMAND, keep_one_gpu
+from covey.runlog.directory import RunDirectory, temporary_folder
 
 
 def add_parser(commands: Any) -> None:
@@ -42,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         from covey.cli.sweep import run_sweep
 
         return run_sweep(request, arguments.given, as_json=arguments.as_json)
-    composed = request.compose()
+    composed, recipe = _composed(request)
     if is_main():
         config_arguments.print_without_effect(composed)
     config_arguments.check_names(composed.config)
@@ -60,11 +69,37 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.training.run import run_training
 
     name = config_arguments.default_name(request.source, [composed.config])
-    with composed.naming_places():
-        result = run_training(composed.config, name, console)
+    run = RunDirectory(Path(composed.config.output_dir) / (composed.config.run_name or name))
+    try:
+        with composed.naming_places():
+            result = run_training(composed.config, name, console)
+    finally:
+        if recipe and is_main() and run.config.is_file():
+            run.recipe.write_text(recipe, encoding="utf-8")
     end_run(result, composed.config, console, resume=os.environ.pop(RESUME_COMMAND, None))
     if arguments.as_json and result.main:
-        run = result.run
         summary = json.loads(run.summary.read_bytes()) if run.summary.is_file() else None
-        print_json({"run": run.root, "finished": result.finished, "step": result.step, "summary": summary})
+        print_json({"run": result.run.root, "finished": result.finished, "step": result.step, "summary": summary})
     return 0 if result.signal is None else 128 + result.signal
+
+
+def _composed(request: Request) -> tuple[Composed, str]:
+    """The config; and the recipe that `covey init` would write, where rows are given in place of one."""
+    rows = str(request.recipe)
+    if not holds_rows(rows):
+        return request.compose(), ""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from covey.training.proposal import propose
+
+    found = propose(rows, None, request.overrides)
+    if found.needs_model or found.needs_reward:
+        lacks = "the starter knows sums alone, so a model has to be named" if found.needs_model else ""
+        lacks = lacks or "no rule can check its answers, so the reward has to be yours"
+        init = command("init {file} --model {model}", file=rows, model=found.keys["model.name"])
+        raise ConfigError(f"{rows} needs a recipe: {lacks}. `{init}` writes one to start from.")
+    of_this_call = ("run_name", "output_dir", "resume", "overwrite", "stop_after_steps")
+    text = replace(found, keys={key: value for key, value in found.keys.items() if key not in of_this_call}).recipe()
+    with temporary_folder("covey-init-") as folder:
+        file = folder / f"{without_suffix(rows)}.yaml"
+        file.write_text(text, encoding="utf-8")
+        return request.with_recipe(str(file)).compose(), text

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +15,9 @@ from typing import Any
 
 import yaml
 
+from covey.advice import command
 from covey.config.aliases.resolve import leaves
+from covey.config.groups.dataset import DATA_FILES
 from covey.config.keys import Written, check_length
 from covey.config.values import show
 from covey.config.yaml import check_yaml, yaml_problem
@@ -81,11 +85,23 @@ def find_recipe(name: str | Path) -> Path:
     candidates = [path, Path(f"{path}.yaml"), Path(f"{path}.yml"), path / "config.yaml"]
     if path.suffix in (".yaml", ".yml"):
         candidates = [path]
+    if holds_rows(name):
+        init = command("init {file}", file=name)
+        raise ConfigError(f"{name} holds rows, not a recipe. `{init}` writes a recipe for them.")
     for candidate in candidates:
         if os.path.isfile(candidate):  # noqa: PTH113  False for a name too long as well
             return candidate
     looked = ", ".join(str(candidate) for candidate in candidates)
     raise ConfigError(f"There is no recipe {name}. Looked for: {looked} (from {Path.cwd()}).")
+
+
+def holds_rows(name: str | Path) -> bool:
+    """Whether this is a data file; one in JSON that is a single object is a recipe."""
+    path = os.path.expanduser(name)  # noqa: PTH111  as in `find_recipe`
+    with suppress(OSError, ValueError):
+        if path.endswith(".json") and isinstance(json.loads(Path(path).read_bytes()), dict):
+            return False
+    return path.lower().endswith(DATA_FILES) and os.path.isfile(path)  # noqa: PTH113
 
 
 def read_file(path: Path) -> ConfigFile:

@@ -17,6 +17,13 @@ DATA_FILES = tuple(
 )
 """Suffixes of data files."""
 
+
+def without_suffix(file: str) -> str:
+    """The name of a data file without its folder and suffix, or that of a folder."""
+    name = Path(file).resolve().name
+    return next((name[: -len(suffix)] for suffix in reversed(DATA_FILES) if name.lower().endswith(suffix)), name)
+
+
 MAX_PROBLEMS = 1_000_000
 """Most problems of a built-in task; generating so many takes about half a minute and 2 GB."""
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
@@ -23,6 +24,7 @@ from covey.evaluation.grading import answer_asked_by, grader_name
 from covey.evaluation.stored import prompts_of
 from covey.model.load import check_architecture, declared_eos_ids
 from covey.model.prompts import render, thinking_prefix
+from covey.model.starter import STARTERS
 from covey.rewards import RewardSettings, find
 from covey.rewards.registry import GIVEN, columns_read
 from covey.rewards.reward import whole_answers
@@ -115,6 +117,34 @@ def check_rows(known: Known) -> Iterator[PreflightFinding]:
             "answers",
             f"{len(empty)} of {len(prompts)} training rows have no answer, first row {empty[0]}",
             "Check dataset.answer_column and dataset.answer_extractor.",
+        )
+
+
+PRETRAINED = "Qwen/Qwen2.5-0.5B-Instruct"
+"""What to take where the starter will not do."""
+_SUM = re.compile(r"\d\s*[-+*/×·÷−]\s*\(?\d")
+_MOST_LETTERS = 40  # around a sum: "Calculate the following expression:"
+
+
+def are_sums(questions: Sequence[str]) -> bool:
+    """Whether nearly all of these are what the starter knows: numbers with signs between them, and few words."""
+    few = [sum(map(str.isalpha, text)) <= _MOST_LETTERS and _SUM.search(text) is not None for text in questions]
+    return sum(few) >= 0.95 * len(few)
+
+
+@check("starter", Stage.DATA, Mark.WARNING)
+def check_starter(known: Known) -> Iterator[PreflightFinding]:
+    """Whether the starter is to be trained on rows of which it knows nothing."""
+    config = known.config
+    if config.model.name not in STARTERS or not config.dataset.has_rows or config.environment.used:
+        return
+    rows = known.loaded.train.select(range(min(SAMPLE, len(known.loaded.train))))
+    if not are_sums([str(prompt[-1]["content"]) for prompt in prompts_of(rows)]):
+        yield PreflightFinding(
+            Mark.WARNING,
+            "starter",
+            f"model.name={config.model.name} knows sums and differences of numbers alone, and the rows ask more",
+            f"It will learn little more than the form: take a pretrained model, as in model.name={PRETRAINED}.",
         )
 
 
@@ -393,7 +423,7 @@ def _keywords(function: Callable[..., Any], without: Collection[str] = ()) -> li
 
 
 _FEW_WRONG = 0.05  # share of unscorable rows up to which this is a warning only
-_UNLIKELY = "-9786.13451"  # answer
+UNLIKELY = "-9786.13451"  # answer
 _LISTED = 30  # rows that one finding names
 
 
@@ -424,7 +454,7 @@ def check_answers(known: Known) -> Iterator[PreflightFinding]:
                 outcomes = [graded.outcome for graded in runner.grade(grader, texts, sample)]
                 yield _gold_finding(f"{grader} on {name}", sample, outcomes)
                 if grader == "accuracy":
-                    other = gold_completion({"answer": _UNLIKELY}, tags, grader)
+                    other = gold_completion({"answer": UNLIKELY}, tags, grader)
                     outcomes = [graded.outcome for graded in runner.grade(grader, [other] * len(sample), sample)]
                     yield from _unreadable_finding(f"{grader} on {name}", sample, outcomes)
 
