@@ -67,5 +67,5 @@ def run(arguments: argparse.Namespace) -> int:
         where, verdict = f"{one['file']}, row {one['row']}, step {one['step']}", one["verdict"].replace("_", " ")
         values = f"gold {one['gold']!r}, extracted {one['extracted']!r}, reward {one['reward']:g}"
         show(f"    {where}: {values}, {verdict} by {found['grader']}")
-    show(f"{page}\n{command('view {root}', root=root)}")
+    show(f"{page}\n{command('view {folder}', folder=root)}")
     return 0
