@@ -338,7 +338,74 @@ SPEAKS += [
         "50.0% after",
     ),
 ]
+AGREED = {"disagreements": [], "kinds": {}, "graded": 90, "grader": "accuracy", "groups": 8, "groups_without_signal": 4}
+AGREED |= {"solved_without_signal": 1, "columns": {"reward": ["score"], "gold": ["gts"]}, "right_at": 1.0}
+PAID = {
+    "disagreement": "rewarded, not right",
+    "file": "d/7.jsonl",
+    "row": 3,
+    "gold": "1",
+    "extracted": "2",
+    "reward": 0.5,
+}
+PAID_TOO_MUCH = AGREED | {"disagreements": [PAID], "kinds": {"rewarded, not right": 9}, "largest_reward": 0.5}
+UNCHECKED = AGREED | {"disagreements": None, "columns": {"reward": ["score"]}}
+LETTERS, SOLVED = names.CHARACTERS, f"{names.PASSED}1"
+SPEAKS += [
+    (completion_findings.rewards_disagree, _given(audit=AGREED), "good", "90 rollouts", "as the grader accuracy says"),
+    (
+        completion_findings.rewards_disagree,
+        _given(audit=PAID_TOO_MUCH),
+        "warn",
+        "9 of 90 rollouts",
+        "9 rewarded, not right: in row 3 of 7.jsonl, the reward is 0.5 for “2”, and the gold answer “1”. The largest",
+    ),
+    (completion_findings.rewards_disagree, _given(audit=UNCHECKED), "note", "no column of gold", "--gold NAME names"),
+    (completion_findings.groups_without_signal, _given(audit=AGREED), "warn", "4 of 8 groups", "throughout: 1, for"),
+    (
+        completion_findings.groups_without_signal,
+        _given(audit=AGREED | {"groups": 9, "solved_without_signal": 0}),
+        "note",
+        "4 of 9 groups",
+        "teach nothing. Not rewarded: 4",
+    ),
+    (
+        completion_findings.length_drift,
+        _given({LETTERS: lambda s: 100 + 100 * (s >= 25), SOLVED: lambda s: s / 49}, audit=AGREED),
+        "note",
+        "100 → 200 letters",
+        "went from 0% to 100%",
+    ),
+    (
+        completion_findings.length_drift,
+        Evidence(_rows({LETTERS: lambda s: 125 - 25 * s})[:2], {}, audit=AGREED),
+        "note",
+        "125 → 100 letters",
+        "A length that moves without it",
+    ),
+    (
+        completion_findings.copied_prompt,
+        _given({REPEATS: lambda s: 0.1}, audit=AGREED),
+        "warn",
+        "10% → 10%",
+        "final text",
+    ),
+    (
+        rules.truncation,
+        Evidence(_rows({names.CLIPPED_RATIO: lambda s: 0.2})[:1], {}, audit=AGREED),
+        "warn",
+        "20%",
+        "Of",
+    ),
+]
 SILENT: list[tuple[Rule, Evidence]] = [
+    (completion_findings.rewards_disagree, _given()),
+    (completion_findings.groups_without_signal, _given()),
+    (completion_findings.groups_without_signal, _given(audit=AGREED | {"groups_without_signal": 0})),
+    (completion_findings.length_drift, _given({LETTERS: lambda s: 100 + 100 * (s >= 25)})),
+    (completion_findings.length_drift, Evidence(_rows({LETTERS: lambda s: 119 - 19 * s})[:2], {}, audit=AGREED)),
+    (rules.no_signal, _given({names.FRAC_REWARD_ZERO_STD: lambda s: 1.0}, audit=AGREED)),
+    (completion_findings.copied_prompt, _given({REPEATS: lambda s: 0.09}, audit=AGREED)),
     (rules.held_out_change, _given()),
     (rules.best_was_earlier, _given()),
     (rules.best_was_earlier, _given(since_best=_change(3, 1))),

@@ -18,7 +18,7 @@ from covey.config.secrets import redact, redact_words
 from covey.errors import ConfigError, CoveyError, EndedElsewhereError, printable
 
 _COMMANDS = (
-    *("init", "train", "launch", "eval", "compare", "view", "runs", "report", "vocab"),
+    *("init", "train", "launch", "eval", "compare", "view", "runs", "report", "audit", "vocab"),
     *("generate", "chat", "export", "expand-vocab", "push", "config", "doctor", "starter", "completion"),
 )
 """In the order of `covey --help`; each is a module of `covey.cli.commands`."""
@@ -38,6 +38,7 @@ _EPILOGUE = """examples:
   covey view                                        look at all runs in the browser, also while they train
   covey runs                                        list them in the terminal
   covey report out/my-run                           make a page of a run
+  covey audit rollouts.jsonl                        examine the rollouts of any trainer
   covey eval out/my-run evaluation=greedy           evaluate its final model
   covey vocab out/my-run                            what its reasoning tokens have learnt
   covey compare out/first out/second                compare two runs problem by problem

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from covey.answers import Outcome, Tags, holds_gold_value, repeats_prompt
 from covey.errors import RunDirectoryError
-from covey.report.load import RunRecord, read_fold_gap
+from covey.report.load import RunRecord, read_fold_gap, read_mapping
 from covey.report.panels import Point
 from covey.report.summary import Change, change_between, evaluations
 from covey.rewards.reward import completion_text, gold_text, last_user_message
@@ -64,6 +64,8 @@ class Evidence:
     """The evaluations that could have been the best."""
     fold_gap: Mapping[str, Any] = field(default_factory=dict)
     """What `covey vocab --fold-gap` found on each held-out set."""
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    """What `covey audit` found, where the run is that of an audit."""
     completions: Callable[[], Iterable[Mapping[str, Any]]] = tuple
     """The completions of the last steps that have any on disk, newest first."""
 
@@ -72,13 +74,14 @@ class Evidence:
         """The evidence of a run; reads the completions of its best evaluation."""
         found, gap, newest = evaluations(record), read_fold_gap(record.run.root), partial(_newest, record.run)
         if not changed or len(found) < 2:
-            return cls(record.rows, record.config, fold_gap=gap, completions=newest)
+            audit = read_mapping(record.run.audit)
+            return cls(record.rows, record.config, fold_gap=gap, audit=audit, completions=newest)
         change = changed[0]
         key = names.eval_name(change.held_out, change.metric)
         best = max(found[1:], key=lambda row: float(row[key]))
         later = best is not found[-1] and best[key] > found[0][key]
         since = change_between(record, change.held_out, best, found[-1]) if later else None
-        return cls(record.rows, record.config, change, since, len(found) - 2, gap, newest)
+        return cls(record.rows, record.config, change, since, len(found) - 2, gap, completions=newest)
 
     def example(self, shown: Callable[[str, str, str | None, Tags], bool], right: bool = False) -> str:
         """A completion for which `shown` holds, in words; empty where none is found.
@@ -97,6 +100,11 @@ class Evidence:
                 said, question = (one if len(one) <= _SHOWN else f"…{one[-_SHOWN:]}" for one in (said, question))
                 return f", as in “{said}” for “{question}”" + (f", whose answer is {answer[:_SHOWN]}" if answer else "")
         return ""
+
+    @property
+    def fewest(self) -> int:
+        """Steps from which their completions are judged: an audit may have one, which holds all."""
+        return 1 if self.audit else 3
 
     def value(self, key: str) -> Any:
         """The value of `group.name` in the run's config; None where it has none."""
@@ -158,11 +166,11 @@ _FEW = 0.05
 def completions_empty(run: Evidence) -> Finding | None:
     """Half or more of the last completions say nothing."""
     last = [value for _, value in series(run.rows, names.EMPTY)][-10:]
-    if len(last) < 3 or (late := fmean(last)) < 0.5:
+    if len(last) < run.fewest or (late := fmean(last)) < (0.1 if run.audit else 0.5):
         return None
     return Finding(
         "warn",
-        "Most completions are empty",
+        "Most completions are empty" if late >= 0.5 else "Completions are empty",
         f"{late:.0%} of completions",
         "They have no text after the thinking. Where rewards punish length or wrong answers (cosine_scaled, len), this "
         "earns more than an honest wrong answer: punish less, or give right answers (accuracy) more weight.",
@@ -310,8 +318,7 @@ def gold_unreadable(run: Evidence) -> Finding | None:
         "Unparsable gold answers",
         f"{share:.1%} of gradings",
         "The grader cannot parse some of the dataset's gold answers (or gives None), so completions for them cannot be "
-        "graded. "
-        "`covey doctor` lists the rows.",
+        "graded. " + ("Filter for this outcome below." if run.audit else "`covey doctor` lists the rows."),
     )
 
 
@@ -328,7 +335,7 @@ def copied_prompt(run: Evidence) -> Finding | None:
     """Completions repeat the prompt, more and more, or half of them do."""
     for points in _watched(run, f"train/{names.REPEATS_PROMPT}", names.REPEATS_PROMPT):
         early, late = ends(points)
-        if late < 0.5 and late - early < 0.1:
+        if late < (0.1 if run.audit else 0.5) and late - early < 0.1:
             continue
         example = run.example(lambda asked, text, gold, tags: repeats_prompt(text, asked, gold, tags))
         return Finding(
@@ -367,9 +374,62 @@ def _watched(run: Evidence, trained: str, held_out: str) -> list[list[Point]]:
     right = dict(series(run.rows, names.grader_name(Outcome.RIGHT)))
     of_right = trained == names.GOLD_VALUE_SHARE
     points = [one for one in series(run.rows, trained) if not of_right or right.get(one[0], 1.0) >= _FEW]
-    found = (points, 3), (series(run.rows, names.eval_name(main, held_out)), 2)
+    found = (points, run.fewest), (series(run.rows, names.eval_name(main, held_out)), 2)
     return [points for points, fewest in found if len(points) >= fewest]
 
 
+def rewards_disagree(run: Evidence) -> Finding | None:
+    """Of an audit: what the rewards and the grader disagree on, or why they could not be compared."""
+    audit = run.audit
+    if not audit:
+        return None
+    if audit["disagreements"] is None:
+        lacking = [what for what in ("reward", "gold") if what not in audit["columns"]]
+        text = " ".join(f"--{what} NAME names the column." for what in lacking)
+        text += " --gold FILE reads the answers from a file of questions and answers." if "gold" in lacking else ""
+        figure = f"no column of {' and '.join(lacking)}" if lacking else "no gold answer can be read"
+        return Finding("note", "The rewards were not checked", figure, text)
+    parts = []
+    for kind, count in audit["kinds"].items():
+        one = next(one for one in audit["disagreements"] if one["disagreement"] == kind)
+        gold, stated = (" ".join(str(one[name] or "nothing").split())[:_SHOWN] for name in ("gold", "extracted"))
+        what = f"the reward is {one['reward']:g} for “{stated}”, and the gold answer “{gold}”"
+        parts.append(f"{count:,} {kind}: in row {one['row']} of {one['file'].rpartition('/')[2]}, {what}.")
+    if not parts:
+        text = f"Every one is as the grader {audit['grader']} says."
+        return Finding("good", "The rewards agree with the grader", f"{audit['graded']:,} rollouts", text)
+    if audit["largest_reward"] < audit["right_at"]:
+        parts.append(f"The largest reward is below {audit['right_at']:g}: --right says from which an answer is right.")
+    figure = f"{sum(audit['kinds'].values()):,} of {audit['graded']:,} rollouts"
+    return Finding("warn", "Rewards and grader disagree", figure, " ".join(parts))
+
+
+def groups_without_signal(run: Evidence) -> Finding | None:
+    """Of an audit: groups whose completions all got the same reward."""
+    flat, groups = run.audit.get("groups_without_signal"), run.audit.get("groups")
+    if not flat or not groups:
+        return None
+    solved = run.audit["solved_without_signal"]
+    text = "All their completions got the same reward, so they teach nothing. "
+    text += f"Rewarded throughout: {solved:,}, for which harder problems would help. " * (solved > 0)
+    text += f"Not rewarded: {flat - solved:,}: easier ones, or more completions of each." * (flat > solved)
+    level: Level = "warn" if flat >= 0.5 * groups else "note"
+    return Finding(level, "Groups without signal", f"{flat:,} of {groups:,} groups", text)
+
+
+def length_drift(run: Evidence) -> Finding | None:
+    """Of an audit: completions grow or shrink by a fifth or more."""
+    points = series(run.rows, names.CHARACTERS) if run.audit else []
+    early, late = ends(points) if len(points) >= 6 else (points[0][1], points[-1][1]) if points else (0.0, 0.0)
+    if early <= 1.2 * late and late <= 1.2 * early:
+        return None
+    passed = [f"{value:.0%}" for _, value in series(run.rows, f"{names.PASSED}1")]
+    text = f"The share of right ones went from {passed[0]} to {passed[-1]}. " if passed else ""
+    text += "A length that moves without it comes from the loss, or from a reward for length."
+    title = f"Completions get {'longer' if late > early else 'shorter'}"
+    return Finding("note", title, f"{early:,.0f} → {late:,.0f} letters", text)
+
+
+AUDIT_RULES: tuple[Rule, ...] = (rewards_disagree, groups_without_signal, length_drift)
 EPISODE_RULES: tuple[Rule, ...] = (tools_unused, calls_fail, episodes_lost, turn_limit, environment_slow)
 GRADING_RULES: tuple[Rule, ...] = (copied_prompt, gold_value_missing, completions_empty, grader_lost, gold_unreadable)

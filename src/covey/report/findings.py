@@ -14,6 +14,7 @@ from covey.answers import Outcome
 from covey.evaluation.comparison import LEVEL
 from covey.evaluation.figures import sized_text, value_text
 from covey.report.completion_findings import (
+    AUDIT_RULES,
     EPISODE_RULES,
     GRADING_RULES,
     MIN_STEPS,
@@ -89,6 +90,8 @@ def _sentence(change: Change) -> str:
 def no_signal(run: Evidence) -> Finding | None:
     """From some step to the end, half or more of the groups have equal rewards, or all of them for ten steps."""
     points = series(run.rows, names.FRAC_REWARD_ZERO_STD)
+    if run.audit:  # `groups_without_signal` counts them all
+        return None
     start = since(points, lambda value: value >= 0.5) if len(points) >= MIN_STEPS else None
     if start is None or len(points) - start < MIN_STEPS // 2:
         start = ten_steps_of_all(points)
@@ -203,7 +206,7 @@ def near_argmax(run: Evidence) -> Finding | None:
 def truncation(run: Evidence) -> Finding | None:
     """A tenth or more of the last completions were truncated at the length limit."""
     points = series(run.rows, names.CLIPPED_RATIO)
-    if len(points) < 3:
+    if len(points) < run.fewest:
         return None
     late = fmean(value for _, value in points[-10:])
     if late < 0.1:
@@ -304,6 +307,7 @@ def reasoning_tokens(run: Evidence) -> Finding | None:
 RULES: tuple[Rule, ...] = (
     held_out_change,
     best_was_earlier,
+    *AUDIT_RULES,
     *GRADING_RULES,
     reward_without_gain,
     length_without_gain,

@@ -21,7 +21,7 @@ from covey.evaluation.figures import value_text
 from covey.report.completion_findings import Evidence
 from covey.report.completions import Packed, pack_completions
 from covey.report.findings import findings
-from covey.report.load import VOCABULARY_FILE, RunRecord, load_run
+from covey.report.load import VOCABULARY_FILE, RunRecord, load_run, read_mapping
 from covey.report.panels import chart_data, make_sections, vocabulary_panels
 from covey.report.summary import changes, figure_name, how_it_ended, key_settings
 from covey.report.tables import evaluation_rows, modes_rows
@@ -77,6 +77,7 @@ def render_report(record: RunRecord, packed: Packed) -> str:
         changes=changed,
         key_settings=key_settings(record),
         findings=findings(Evidence.of(record, changed)),
+        audit=read_mapping(record.run.audit),
         evaluations=evaluation_rows(record.run),
         modes=modes_rows(record.rows),
         config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",

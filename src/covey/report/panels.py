@@ -146,7 +146,7 @@ def _with_points(panel: Panel) -> Panel:
 
 def _sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
     return [
-        ("Learning", [*_held_out(rows, config), _reward(rows), *_components(rows)]),
+        ("Learning", [*_held_out(rows, config), _passed(rows), _reward(rows), *_components(rows)]),
         ("Completion statistics", [_outcomes(rows), *_completions(rows)]),
         ("Tools and environment", _episodes(rows)),
         ("Policy update", [*_divergence(rows, config), *_optimiser(rows)]),
@@ -198,6 +198,14 @@ def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
         *([parts] if len(functions) > 1 else []),
         *_modes(rows),
     ]
+
+
+def _passed(rows: Sequence[Row]) -> Panel:
+    found = [name for name in names.logged(rows) if name.startswith(names.PASSED) and name[-1].isdigit()]
+    ends = [[series(rows, f"{name}_{end}") for end in ("low", "high")] for name in found]
+    lines = _lines(rows, *((name.partition("/")[2], name) for name in found))
+    lines = [replace(one, low=low, high=high, smooth=False) for one, (low, high) in zip(lines, ends, strict=True)]
+    return Panel("passed", "pass@k of the rollouts", lines, "percent", "Band: 95% interval, clustered by group.")
 
 
 def _modes(rows: Sequence[Row]) -> list[Panel]:
@@ -259,6 +267,7 @@ def _completions(rows: Sequence[Row]) -> list[Panel]:
         Panel("signal", "Groups without signal", _lines(rows, signal), "percent", equal),
         Panel("format", "Format compliance", _evaluated(rows, names.FORMAT), "percent", well_formed),
         Panel("length", "Completion length (tokens)", length, note="Mean."),
+        Panel("characters", "Completion length (letters)", _lines(rows, ("rollouts", names.CHARACTERS)), note="Mean."),
         Panel("truncated", "Truncated completions", truncated, "percent", "Share that ran into the length limit."),
         Panel("repeats", "Completions that repeat the prompt", copied, "percent", repeats),
         Panel("entropy", "Entropy per token", _lines(rows, policy), note="Of the policy, in nats."),

@@ -14,7 +14,7 @@ from typing import Any
 from covey.evaluation.comparison import PairedResult, compare_steps
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import change_text, estimate_text, is_share, paired_text, value_text
-from covey.report.load import RunRecord, environment_text, load_run, short_name
+from covey.report.load import RunRecord, environment_text, load_run, read_mapping, short_name
 from covey.report.panels import axes, format_value
 from covey.report.tables import evaluation_rows
 from covey.runlog import names
@@ -235,6 +235,8 @@ def _paired(result: PairedResult) -> dict[str, float | None] | None:
 def how_it_ended(record: RunRecord) -> tuple[str, str]:
     """The status (`finished`, `running`, `failed` or `stopped`), and a sentence or two about it."""
     of = f" of {record.max_steps}" if record.max_steps else ""
+    if record.run.audit.exists():
+        return FINISHED, f"{record.summary.get('reason') or 'An audit that was stopped'}."
     if record.summary.get("status") == FAILED:
         message = str(record.summary.get("message") or "").rstrip(".")
         return FAILED, f"Failed after step {record.step}{of}: {message}. {_resumes(record)}"
@@ -263,6 +265,10 @@ def _resumes(record: RunRecord) -> str:
 
 def key_settings(record: RunRecord) -> list[tuple[str, str]]:
     """The key settings and totals of the run, as name and value; unknown ones are left out."""
+    if audit := read_mapping(record.run.audit):
+        facts = {"rollouts": audit["rows"], "files": len(audit["files"]), "groups": audit["groups"]}
+        facts |= {"grader": audit["grader"] or "none", "right from a reward of": f"{audit['right_at']:g}"}
+        return [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in facts.items()]
     config, training = record.config, record.config.get("training") or {}
     rewards, objective = config.get("rewards") or {}, config.get("objective") or {}
     weights, environment = training.get("reward_weights"), config.get("environment") or {}

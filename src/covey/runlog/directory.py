@@ -116,7 +116,7 @@ def temporary_folder(prefix: str, within: Path | None = None) -> Iterator[Path]:
 
 
 _WAIT = "Wait until that run is done, stop it, or choose another run_name."
-_BESIDES = ("tags.json", "settings.json", "completions.jsonl", "summary.json", "vocabulary.*")
+_BESIDES = ("tags.json", "settings.json", "completions.jsonl", "disagreements.jsonl", "summary.json", "vocabulary.*")
 """What Covey writes into the folder of a run or an evaluation, besides what a new run replaces."""
 
 
@@ -161,6 +161,8 @@ class RunDirectory:
     curves = Inside("curves.png")
     log = Inside("train.log")
     summary = Inside("summary.json")
+    audit = Inside("audit.json")
+    """What `covey audit` found, where the rollouts of another trainer were made a run."""
     tags = Inside("tags.json")
     """The user's tags and note."""
     _lock = Inside(".lock")
@@ -396,7 +398,7 @@ class RunDirectory:
         records = (self.recipe, self.environment, self.metrics, self.schedule, self.summary)
         files = (*records, self.report, self.curves, self.log)
         logs = (*self.root.glob("train.process-*.log"), *self.root.glob("train*.log.1"))
-        for path in (*checkpoints, *folders, *files, *logs, *(() if keep_config else (self.config,))):
+        for path in (*checkpoints, *folders, *files, self.audit, *logs, *(() if keep_config else (self.config,))):
             _delete(path)
 
     def delete(self) -> list[str]:

@@ -217,6 +217,11 @@ REPEATS_PROMPT = "completions/repeats_prompt"
 GOLD_VALUE_SHARE = "grader/gold_value_share"
 """Of right completions, the share with a number equal to the gold answer, where that is a number; under `eval/` too."""
 
+CHARACTERS = "train/completions/mean_characters"
+"""Mean length of the completions in letters: of an audit, whose rollouts may not say how many tokens they are."""
+PASSED = "train/pass@"
+"""With k after it: of an audit; with `_low` and `_high` after that, the ends of its 95% interval."""
+
 GRADER_ERRORS = "grader/errors"
 """Completions without a reward because a function failed, of all functions; with a name after it, of that one."""
 
