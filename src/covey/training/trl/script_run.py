@@ -146,11 +146,13 @@ class ScriptRun(TrainerCallback):
         if error is None:
             reason = StopCallback(None).reason(trainer.state, trainer.callback_handler.callbacks)
             write_summary(run, before_and_after(run), time.perf_counter() - self._began, peak_memory(), reason)
-            print(f"Recorded in {run.root}: {command('view {folder}', folder=run.root)} shows it.", file=sys.stderr)
         elif isinstance(error, Exception):  # Ctrl-C is no failure
             write_failure(run, error)
+        self._opened.close()  # it is no longer being written: the report says how it ended
         for problem in write_end_of_run(run, finished=error is None):
             logger.warning("%s", problem)
+        if error is None:
+            print(f"Recorded in {run.root}: {command('view {folder}', folder=run.root)} shows it.", file=sys.stderr)
 
 
 def _by_set(logs: dict[str, Any], sets: Any) -> dict[str, Any]:
@@ -190,8 +192,7 @@ def _describe(trainer: Any) -> dict[str, Any]:
     objective = {"objective.name": "grpo"} if trainer._objective is None else record(trainer._objective)[0]
     rewards = zip(trainer.reward_funcs, trainer.reward_func_names, strict=True)
     adapters = getattr(trainer.model, "peft_config", {}).get("default")
-    files = getattr(getattr(data, "info", None), "download_checksums", None) or {}
-    source = re.match(r"hf://datasets/(?P<id>[^@]+)@|(?P<path>.+)", next(iter(files), ""))
+    cached = re.search(r"/([^/]+)___([^/]+)/", str(getattr(data, "cache_files", "")))  # of `datasets`: OWNER___NAME
     return {
         "seed": args.seed,
         "model": {
@@ -200,7 +201,11 @@ def _describe(trainer: Any) -> dict[str, Any]:
             "trust_remote_code": args.trust_remote_code,
             "lora": {"rank": getattr(adapters, "r", None)},
         },
-        "dataset": {**(source.groupdict() if source else {}), "rows": _size(data), "eval_rows": _size(held_out)},
+        "dataset": {
+            "id": f"{cached[1]}/{cached[2]}" if cached else None,
+            "rows": _size(data),
+            "eval_rows": _size(held_out),
+        },
         "environment": {"tools": [tool.__name__ for tool in trainer.tools or ()]},
         "rewards": {"funcs": [f"{function.__module__}:{name}" for function, name in rewards]},
         "objective": {name.partition(".")[2]: value for name, value in objective.items()},
