@@ -39,6 +39,7 @@ from covey.runlog.evaluations import (
     training_file_names,
     training_files,
 )
+from covey.runlog.notes import has_failed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -395,17 +396,20 @@ def _refuse_missing_run(name: str, folder: Path) -> None:
 
 def _of_script(name: str, run: RunDirectory) -> Target:
     """The newest weights that a script has saved since its training began: in its folder, or a checkpoint."""
-    files = [
-        file for kind in ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin") for file in run.root.glob(kind)
+    kinds = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
+    saved = [
+        *(file for kind in kinds for file in run.root.glob(kind)),
+        *(path for _, path in run.complete_checkpoints()),
     ]
-    saved = [(file.stat().st_mtime, run.root, "final") for file in files]
-    saved += [(path.stat().st_mtime, path, path.name) for _, path in run.complete_checkpoints()]
-    if not saved or (newest := max(saved))[0] < run.started:
+    newest = max(saved, key=lambda path: path.stat().st_mtime, default=None)
+    if newest is None or newest.stat().st_mtime < run.started:
         raise RunDirectoryError(
             f"{name} was trained by a script that has saved no model there: trainer.save_model() does, and save_steps "
             "writes checkpoints. A model that it saved elsewhere is named by its own folder."
         )
-    return _with_adapters(name, newest[1], run.root, newest[2])
+    ended = newest.is_file() or (run.summary.is_file() and not has_failed(run))
+    folder = newest if newest.is_dir() else run.root
+    return _with_adapters(name, folder, run.root, "final" if ended else newest.name)
 
 
 def _checkpoint(name: str, run: RunDirectory, which: str) -> Target:
