@@ -9,6 +9,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from covey import GRPOTrainer, MaxEnt
 from covey.cli.main import main
 from covey.errors import RunDirectoryError
 from covey.evaluation.stored import find_target
+from covey.report.live import LiveReport
 from covey.runlog import RunDirectory, read_completions, read_metrics
 from covey.view.runs import RunStore, run_page
 from fake_hub import TOKEN, Hub, hub
@@ -246,6 +248,24 @@ def test_it_is_training_while_it_trains(tiny_model: str, tmp_path: Path) -> None
     seen: list[dict[str, Any]] = []
     script(tiny_model, tmp_path, more={"callbacks": [At(3, lambda _: seen.append(listed(tmp_path)["."]))]}).train()
     assert (seen[0]["status"], seen[0]["max_steps"]) == ("training", 4)
+
+
+@pytest.mark.slow
+def test_the_report_is_refreshed_while_it_trains(
+    tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waits(LiveReport):
+        def refresh(self) -> bool:
+            started = super().refresh()
+            self.close()
+            return started
+
+    monkeypatch.setattr("covey.training.trl.script_run.LiveReport", partial(Waits, least_seconds=0))
+    seen: list[str] = []
+    read = At(3, lambda _: seen.append((tmp_path / "report.html").read_text()))
+    script(tiny_model, tmp_path, more={"callbacks": [read]}).train()
+    assert "At step 2 of 4 when this page was written" in seen[0]
+    assert not (tmp_path / "train.log").exists()
 
 
 def broken(*_: Any, **__: Any) -> None:

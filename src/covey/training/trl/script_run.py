@@ -98,6 +98,7 @@ class ScriptRun(TrainerCallback):
         if self._log is not None:
             with self._guarded():
                 self._log.on_log(args, state, control, _by_set(logs or {}, self._trainer.eval_dataset))
+                self._log.writer.flush()  # the next log may be many steps away
                 self._log.report.refresh()
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -114,7 +115,7 @@ class ScriptRun(TrainerCallback):
         checkpoint = None if trainer.resumed_from is None else Path(trainer.resumed_from)
         goes_on = checkpoint is not None and checkpoint.resolve().parent == run.root.resolve()
         _make_room(run, goes_on=goes_on)
-        content = {"script": getattr(sys.modules["__main__"], "__file__", "a notebook"), **_describe(trainer)}
+        content = {"script": getattr(sys.modules["__main__"], "__file__", "notebook"), **_describe(trainer)}
         text = yaml.safe_dump(escape(without_secrets(content)), sort_keys=False, allow_unicode=True)
         write_atomically(run.config, _HEADER + text)
         run.write_environment()
@@ -238,5 +239,12 @@ class _Hub:
 
     def upload_folder(self, *, folder_path: Any, ignore_patterns: Any = None, **more: Any) -> Any:
         if script_of(RunDirectory(Path(folder_path)).config) is not None:
-            ignore_patterns = [*(ignore_patterns or ()), *SCRIPT_FILES, f"{FORMER}*", ".lock", ".*.tmp"]
+            ignore_patterns = [
+                *(ignore_patterns or ()),
+                *SCRIPT_FILES,
+                f"{FORMER}*",
+                "schedule.jsonl",
+                ".lock",
+                ".*.tmp",
+            ]
         return self._api.upload_folder(folder_path=folder_path, ignore_patterns=ignore_patterns, **more)
