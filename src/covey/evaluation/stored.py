@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -328,13 +329,16 @@ class Target:
             config: of the evaluation.
             keys: the words and the keys that the user set.
         """
-        named = any(str(key).lstrip("+").startswith("dataset") for key in keys)
+        named = any(_NAMES_DATA.match(str(key)) for key in keys)
         if self.script is not None and not named and not config.evaluation.benchmarks:
             example = command("eval {run} dataset=gsm8k", run=self.label)
             raise ConfigError(
                 f"{self.label} was trained by a script, so its held-out problems are not known here: name some, as in "
                 f"`{example}`, with dataset.path=FILE for rows of your own, or benchmarks."
             )
+
+
+_NAMES_DATA = re.compile(r"\+*dataset(\.(path|id|task|mixture\..*))?(=|$)")
 
 
 def find_target(name: str, checkpoint: str | None = None) -> Target:

@@ -267,7 +267,8 @@ class RunLogCallback(TrainerCallback):
     ) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
             return
-        row, evaluates = names.train_row(logs), any(name.startswith("eval_") for name in logs)
+        row = names.train_row(logs)
+        evaluates = not self.trainer.model.training and any(name.startswith("eval_") for name in logs)
         if step_time := logs.get("step_time"):
             row[names.COMPLETIONS_PER_SECOND] = self._completions_per_step() / step_time
         measured = self.take_times() | memory_in_use()

@@ -18,6 +18,7 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
+from peft import LoraConfig
 from transformers import TrainerCallback
 
 from completed import completed
@@ -30,6 +31,7 @@ from covey.runlog import RunDirectory, read_completions, read_metrics
 from covey.view.runs import RunStore, run_page
 from fake_hub import TOKEN, Hub, hub
 from made_run import make_run
+from tool_trainers import TOOLS, ScriptedCovey, asked, tool_trainer
 from trainers import build_trainer, question
 
 RECORDS = ["completions", "config.yaml", "curves.png", "environment.json", "metrics.jsonl", "report.html"]
@@ -345,6 +347,22 @@ def test_completions_that_trl_uploads_are_not_recorded(tiny_model: str, tmp_path
     assert not (tmp_path / "completions").exists()
 
 
+def test_tools_and_adapters_are_recorded(tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    tool_trainer(ScriptedCovey, tmp_path / "tools", asked("one,answer,two,wrong"), more={"run_directory": True}).train()
+    config = yaml.safe_load((tmp_path / "tools" / "config.yaml").read_text())
+    assert config["environment"]["tools"] == [tool.__name__ for tool in TOOLS]
+    completions = read_completions(tmp_path / "tools" / "completions")
+    assert {one["episode"] for one in completions} <= {"answered", "truncated", "max_turns"}
+    adapters = {"peft_config": LoraConfig(r=3, target_modules="all-linear")}
+    trainer = script(tiny_model, tmp_path / "lora", more=adapters, max_steps=1)
+    trainer.train()
+    trainer.save_model()
+    assert yaml.safe_load((tmp_path / "lora" / "config.yaml").read_text())["model"]["lora"] == {"rank": 3}
+    target = find_target(str(tmp_path / "lora"))
+    assert (target.source, target.adapter, target.state) == (tiny_model, tmp_path / "lora", "final")
+
+
 def test_the_name_of_a_dataset_of_the_hub_is_recorded(tiny_model: str, tmp_path: Path) -> None:
     cache = tmp_path / "datasets" / "me___my_maths" / "default"  # as `load_dataset("me/my_maths")` keeps it
     Dataset.from_list([question(number) for number in range(4)]).save_to_disk(cache)
@@ -369,8 +387,9 @@ def test_eval_asks_for_problems_and_compare_compares(
     settings = {"save_strategy": "steps", "save_steps": 1, "max_completion_length": 7}
     script(tiny_model, second, max_steps=1, **settings).train()
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    code, _, err = covey("eval", str(first))
-    assert code == 2
+    for key in (), ("dataset.seed=1",):  # which names no problems
+        code, _, err = covey("eval", str(first), *key)
+        assert code == 2
     assert f"{first} was trained by a script" in err
     assert f"`covey eval {first} dataset=gsm8k`" in err
     words = ("dataset=gsm8k", f"dataset.path={rows}", "--all")
@@ -432,6 +451,7 @@ def served() -> Iterator[Hub]:
 PUSHES = """
 import sys
 from datasets import Dataset
+from peft import LoraConfig
 from covey import GRPOConfig, GRPOTrainer
 
 def variety(completions, **_):
@@ -466,5 +486,9 @@ def test_nothing_of_it_is_pushed(served: Hub, tiny_model: str, tmp_path: Path) -
     pushed = {name.partition("/")[0] for name in served.branches["me/mine"]["main"]}
     assert {"README.md", "config.json", "model.safetensors", "checkpoint-2"} <= pushed
     assert not {*RECORDS, "former-1", "summary.json", "evaluation", ".lock"} & pushed
-    whole = {name for name in served.branches["me/mine"]["main"] if name.startswith("checkpoint-")}
-    assert not any("records" in name or "metrics" in name for name in whole)
+    done = completed([sys.executable, "-m", "covey.cli.main", "push", str(folder), "me/card"], env=environment)
+    assert done.returncode == 0, done.stderr
+    files = served.branches["me/card"]["main"]
+    assert {"README.md", "config.json", "model.safetensors"} <= files.keys()
+    assert not any(name.startswith((*RECORDS, "former-1", "checkpoint-")) for name in files)
+    assert "runs it again" not in files["README.md"].decode()
