@@ -41,12 +41,10 @@ html_static_path = ["static"]
 html_css_files = ["covey.css"]
 
 # The API reference: Google's docstrings, types from the annotations. Missing packages are mocked.
-autodoc_mock_imports = [
-    name
-    for name in ("torch", "transformers", "trl", "accelerate", "peft", "datasets", "safetensors", "pyarrow", "numpy")
-    if find_spec(name) is None
-]
+_PACKAGES = "torch transformers trl accelerate peft datasets safetensors pyarrow numpy matplotlib rich"
+autodoc_mock_imports = [name for name in _PACKAGES.split() if find_spec(name) is None]
 _MockObject.__or__ = _MockObject.__ror__ = lambda self, other: self  # `Tensor | None` at the top of a module
+_MockObject.__sphinx_empty_attrs__ |= {"__wrapped__"}  # else unwrapping a mocked function never ends
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"show-inheritance": False}
@@ -91,9 +89,27 @@ class _Shell(BashLexer):
             yield place, Comment.Special if kind is Comment.Single else kind, value
 
 
+_MOVED = {
+    "getting_started": "training",
+    "tutorial": "training",
+    "report": "evaluation",
+    "exploration": "objectives",
+    "several_processes": "launching",
+}
+"""Former pages, and those that hold their text now: the addresses of the former lead there."""
+
+
+def _lead_on(app, error):
+    if app.builder.name == "html" and error is None:
+        for former, now in _MOVED.items():
+            text = f'<meta http-equiv="refresh" content="0; url={now}.html"><a href="{now}.html">Moved</a>'
+            Path(app.outdir, f"{former}.html").write_text(text, encoding="utf-8")
+
+
 def setup(app):
     app.add_lexer("bash", _Shell)
     app.add_lexer("sh", _Shell)
     app.add_html_math_renderer("mathml", _as_mathml(False), _as_mathml(True))
     app.connect("source-read", _pointed)
+    app.connect("build-finished", _lead_on)
     app.connect("autodoc-process-docstring", _as_rst, priority=100)  # before napoleon, which adds stars of its own

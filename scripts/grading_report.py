@@ -1,4 +1,4 @@
-"""Write the lists of docs/grading.md: where Covey's grading and the public corpora disagree, by suite and reason.
+"""Write the lists of benchmarks/grading_corpora.md: where Covey's grading and public corpora disagree, and why.
 
 Run it after a change in `covey.answers`: `COVEY_SHARED_DATA=… python scripts/grading_report.py`. It exits with 1 when a
 disagreement has no reason below. Cases are named by their row in the corpus; their texts are not copied.
@@ -17,7 +17,7 @@ from typing import Any
 
 from covey.answers import Outcome, answers_agree, extract_gsm8k, grade_math
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "grading.md"
+TARGET = Path(__file__).resolve().parents[1] / "benchmarks" / "grading_corpora.md"
 BEGIN, END = "<!-- lists: begin (scripts/grading_report.py writes what follows) -->", "<!-- lists: end -->"
 FORMS = ("<think>x</think><answer>%s</answer>", r"So it is \boxed{%s}.")
 
@@ -32,7 +32,7 @@ PHRASINGS = (
     *("We add 3 and 4. The answer is %s.", "We add $3$ and $4$.\n\nAnswer: %s", "We add.\n\n**Answer:** $%s$"),
     *("We add.\n\n**Answer: %s**", "The answer is **%s**.", r"The final answer is \(%s\).", "The answer is `%s`."),
     *("Therefore the answer is\n\\[\n%s\n\\]", "Therefore the answer is:\n\n$$%s$$\n", "3 + 4 = 7\n#### %s"),
-    *("### Final Answer\n\n$%s$", "### Answer: %s", "We compute $1+1=2$. Therefore, the result is $%s$."),
+    *("## Final Answer\n\n$%s$", "## Answer: %s", "We compute $1+1=2$. Therefore, the result is $%s$."),
     *("Adding 3 and 4. The result is **$%s$**.", "We obtain\n\n\\[ %s \\]\n", "So we get $%s$.", "3 + 4 = 7\nA: %s"),
     *(
         r"Thus the value is \(%s\).",
@@ -158,7 +158,7 @@ def report(folder: Path) -> Iterator[str]:
     clean = [i for i, case in enumerate(pairs) if not case["suspect"]]
     wrong = disagreements(pairs)
     counted = [i for i in wrong if i in set(clean)]
-    yield "### Agreement\n"
+    yield "## Agreement\n"
     yield "| corpus | rows | agreed |\n|---|---|---|"
     agreed = len(clean) - len(counted)
     yield f"| graders/pairs.jsonl, without suspect rows | {len(clean)} | {agreed} ({agreed / len(clean):.1%}) |"
@@ -168,7 +168,7 @@ def report(folder: Path) -> Iterator[str]:
         for one, count in sorted(counts.items()):
             agreed = count - missed[one]
             yield f"| graders/{name}, {one} | {count} | {agreed} ({agreed / count:.2%}) |"
-    yield "\n### Gold answers\n"
+    yield "\n## Gold answers\n"
     yield "A gold answer *scores* when a completion that states the same text is right, which says little. It *can be"
     yield "read* when a wrong answer is graded wrong, and not as `unparsable_gold`.\n"
     yield "| dataset | rows | score | cannot be read | rows that cannot be read |\n|---|---|---|---|---|"
@@ -177,14 +177,14 @@ def report(folder: Path) -> Iterator[str]:
         score, blank = len(answers) - len(misses(answers)), unreadable(answers)
         share = f"{len(blank)} ({len(blank) / len(answers):.2%})"
         yield f"| {name} | {len(answers)} | {score} | {share} | {', '.join(map(str, blank)) or 'none'} |"
-    yield f"\n### Answers in {len(PHRASINGS)} natural forms\n"
+    yield f"\n## Answers in {len(PHRASINGS)} natural forms\n"
     yield "Every gold answer, or every tenth, in each form of `PHRASINGS` in `scripts/grading_report.py` (bare, boxed,"
     yield "bold, in a sentence, in tags, in a sentence in tags, …), and another row's gold answer in the same forms.\n"
     yield "| dataset | completions | right, graded otherwise | wrong, graded right |\n|---|---|---|---|"
     for name, step in STEPS.items():
         count, missed, rewarded = in_natural_wordings(gold_answers(folder, name)[::step])
         yield f"| {name} | 2 × {count} | {len(missed)} ({len(missed) / count:.3%}) | {len(rewarded)} |"
-    yield "\n### Disagreements in graders/pairs.jsonl\n"
+    yield "\n## Disagreements in graders/pairs.jsonl\n"
     yield "| row | suite | the suite says | why Covey says otherwise |\n|---|---|---|---|"
     for i in counted:
         yield f"| {i} | {suite(pairs[i])} | {label(pairs[i])} | {PAIRS.get(i, 'NO REASON YET')} |"
@@ -193,11 +193,11 @@ def report(folder: Path) -> Iterator[str]:
     for i in wrong:
         if pairs[i]["suspect"]:
             yield f"| {i} | {suite(pairs[i])} | {label(pairs[i])} | {pairs[i]['suspect']} |"
-    yield "\n### Disagreements with labels of model outputs\n"
+    yield "\n## Disagreements with labels of model outputs\n"
     yield "| file | row | reason |\n|---|---|---|"
     for name, row in OUTPUTS:
         yield f"| {name} | {row} | {OUTPUTS[name, row]} |"
-    yield "\n### Gold answers that do not score\n"
+    yield "\n## Gold answers that do not score\n"
     yield "| dataset | row | reason |\n|---|---|---|"
     for name in SETS:
         for i in misses(gold_answers(folder, name)):

@@ -1,4 +1,4 @@
-"""Measure how often Covey's 95% intervals hold the true value, and write the tables of docs/evaluation.md.
+"""Measure how often Covey's 95% intervals hold the true value, and write the tables of benchmarks/intervals.md.
 
 python scripts/interval_coverage.py [--check]
 
@@ -28,7 +28,7 @@ from covey.evaluation.estimators import (
     share_interval,
 )
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "evaluation.md"
+TARGET = Path(__file__).resolve().parents[1] / "benchmarks" / "intervals.md"
 BEGIN, END = "<!-- coverage: begin (scripts/interval_coverage.py writes what follows) -->", "<!-- coverage: end -->"
 
 DRAWS = 2000

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from covey.advice import install
 from covey.errors import DataError, ModelError, one_line
 
 _UNREACHABLE = {"ConnectError", "ConnectTimeout"}  # of httpx or httpx2, whichever huggingface_hub uses
@@ -92,7 +93,7 @@ def download_model(address: str) -> Path:
     except ModuleNotFoundError as error:
         raise ModelError(
             f"model.name={address} needs the package kagglehub, which is not installed. Install it with "
-            "pip install 'covey[kaggle]', or download the model and set model.name to its folder."
+            f"{install('kaggle')}, or download the model and set model.name to its folder."
         ) from error
     try:
         return Path(kagglehub.model_download(name))
@@ -130,7 +131,7 @@ def download_dataset(address: str, key: str) -> Path:
     except ModuleNotFoundError as error:
         raise DataError(
             f"{key}={address} needs the package kagglehub, which is not installed. Install it with "
-            "pip install 'covey[kaggle]', or download the data and let the key name the local file."
+            f"{install('kaggle')}, or download the data and let the key name the local file."
         ) from error
     try:
         return Path(kagglehub.dataset_download(handle, path=file or None))

@@ -3,7 +3,7 @@ outputs, gold answers of datasets.
 
 The project's own have a case a line: completions in `cases.jsonl`, with the question where it matters, and as verdict
 an outcome, or `not_right` where any but `right` will do; pairs of answers in `pairs.jsonl`; what is found in a text in
-`texts.jsonl`. docs/grading.md lists every disagreement with a public corpus and its
+`texts.jsonl`. benchmarks/grading_corpora.md lists every disagreement with a public corpus and its
 reason; a disagreement that is not listed there fails. What agrees is told at the end of the run (see conftest.py).
 """
 
@@ -230,7 +230,7 @@ def test_no_gold_answer_takes_any_answer(script: ModuleType, shared_data: Path) 
 
 
 def test_the_documentation_lists_every_reason(script: ModuleType, root: Path) -> None:
-    text = (root / "docs" / "grading.md").read_text(encoding="utf-8")
+    text = (root / "benchmarks" / "grading_corpora.md").read_text(encoding="utf-8")
     for row, reason in script.PAIRS.items():
         assert f"| {row} |" in text
         assert reason in text

@@ -29,7 +29,7 @@ def test_values_keep_their_types_as_json() -> None:
 
 def test_without_the_library_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(DataError, match=r"dataset.task=x: .*not installed.*covey\[reasoning-gym\]"):
+    with pytest.raises(DataError, match=r"dataset.task=x: .*not installed.*\[reasoning-gym\]"):
         reasoning_gym.draw("x", {}, 0, 1, "dataset.task=x")
 
 

@@ -375,7 +375,7 @@ def test_kaggle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_kaggle_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kagglehub", None)  # as if it were not installed
-    with pytest.raises(DataError, match=r"needs the package kagglehub.*pip install 'covey\[kaggle\]'"):
+    with pytest.raises(DataError, match=r"needs the package kagglehub.*pip install .*\[kaggle\]"):
         data.load(DatasetConfig(path="kaggle://ann/sums"), seed=0)
 
 

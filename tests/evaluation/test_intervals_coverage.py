@@ -48,7 +48,7 @@ EXTREME = (0.02, 0.98)
 
 
 def assert_covered(found: dict[float, float]) -> None:
-    """The standard of docs/evaluation.md: 94% to 98.5% in the mean over the true accuracies, and none below 93%."""
+    """The standard of benchmarks/intervals.md: 94% to 98.5% in the mean over true accuracies, none below 93%."""
     assert 0.94 <= np.mean(list(found.values())) <= 0.985, found
     assert min(found.values()) >= 0.93, found
 

@@ -138,7 +138,7 @@ def test_without_wandb_a_preset_logs_nothing_and_says_so(tmp_path: Path) -> None
     for preset in ("agent_tunix", "rlvr_vocab"):
         composed = from_words(f"+preset={preset}")
         assert composed.config.training.report_to == "none"
-        assert len(notes_with(composed, "W&B", "covey[wandb]")) == 1
+        assert len(notes_with(composed, "W&B", "[wandb]")) == 1
 
 
 def test_the_defaults_of_open_r1s_trl_and_of_its_rewards() -> None:

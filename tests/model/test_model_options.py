@@ -75,7 +75,7 @@ def test_quantised_weights_are_an_error_where_unsupported(monkeypatch: pytest.Mo
     assert quantization_config(ModelConfig()) is None
     model = ModelConfig(load_in_4bit=True, lora=LoraConfig(rank=8))
     monkeypatch.setattr("covey.model.adapters.find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"model\.load_in_4bit=true needs bitsandbytes.*covey\[quantization\]"):
+    with pytest.raises(ModelError, match=r"model\.load_in_4bit=true needs bitsandbytes.*\[quantization\]"):
         quantization_config(model)
     monkeypatch.setattr("covey.model.adapters.find_spec", lambda name: object())
     monkeypatch.setattr("covey.model.adapters.device_kind", lambda: "cpu")
@@ -92,7 +92,7 @@ def test_quantised_weights_are_an_error_where_unsupported(monkeypatch: pytest.Mo
 def test_trackers_are_checked_and_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = config(training={"report_to": ["wandb"]}, logging={"project": "p", "tags": ["a", "b"], "mode": "offline"})
     monkeypatch.setattr("covey.training.checks.trackers.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"report_to=wandb needs the package wandb.*covey\[wandb\]"):
+    with pytest.raises(ConfigError, match=r"report_to=wandb needs the package wandb.*\[wandb\]"):
         trackers(asked)
     monkeypatch.setattr("covey.training.checks.trackers.find_spec", lambda name: object())
     assert trackers(asked) == ["wandb"]

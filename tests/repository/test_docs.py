@@ -2,7 +2,8 @@
 
 A block marked `<!-- run: … -->` is executed, in a folder of its own, with the sizes of `TINY` added to every `covey
 train`. Every `covey config` and every dry run is executed unchanged; every other `covey` command is parsed and its
-config composed. The tutorial's blocks run one after the other.
+config composed. The Python blocks of the page about training run one after the other. Paragraphs are short, and so are
+the pages together.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ WRITTEN_BY_READERS = ("train.py", "my_engine.py", "rloo.py")
 """Files on the pages that are not in this repository."""
 
 _BLOCK = re.compile(r"(?:<!-- run: (?P<run>[\w-]+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
+_PARAGRAPH_WORDS = 90
+_README_WORDS = 700
+_ALL_WORDS = 35_846
+"""Of README and docs/: three quarters of the 47,795 that they had before issue 42. It only falls."""
+
 _LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s#]+)(?:#[^)]*)?\)")
 
 
@@ -62,6 +68,51 @@ def test_every_page_is_in_the_index() -> None:
     listed = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").splitlines()
     for page in (ROOT / "docs").glob("*.md"):
         assert page.stem in listed or page.stem == "index", f"docs/index.md lists no {page.stem}"
+
+
+def prose(page: Path) -> str:
+    """A page without blocks of code, formulas, comments, pictures, tables, headings, and the targets of links."""
+    text = re.sub(
+        r"^ *```.*?^ *```|^\$\$.*?\$\$|<!--.*?-->|!\[[^\]]*\]\([^)]*\)",
+        "",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    return re.sub(r"^ *(?:\||#).*$|(?<=\])\([^)\s]*\)", "", text, flags=re.MULTILINE)
+
+
+def paragraphs(text: str) -> list[str]:
+    """Paragraphs, each point of a list being one."""
+    return re.split(r"\n\s*\n|\n(?= *(?:[-*]|\d+\.) )", text)
+
+
+def test_what_counts_as_a_paragraph(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    text = "# One\n\nTwo [three](a/b.md).\n- four\n  five\n- six\n\n```bash\nseven\n```\n| eight |\n![nine](t.png)\n"
+    page.write_text(text, encoding="utf-8")
+    assert [words for part in paragraphs(prose(page)) if (words := part.split())] == [
+        ["Two", "[three]."],
+        ["-", "four", "five"],
+        ["-", "six"],
+    ]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "docs"], ids=lambda page: page.stem)
+def test_paragraphs_are_short(page: Path) -> None:
+    for text in paragraphs(prose(page)):
+        count = len(text.split())
+        assert count <= _PARAGRAPH_WORDS, f"{page.name}: {count} words, at most {_PARAGRAPH_WORDS}: {text.strip()[:80]}"
+
+
+def test_the_readme_is_short() -> None:
+    """All but its blocks of code, tables included."""
+    text = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(text.split()) <= _README_WORDS, f"README.md has {len(text.split())} words"
+
+
+def test_the_pages_are_short() -> None:
+    count = sum(len(page.read_text(encoding="utf-8").split()) for page in PAGES if page.parent.name != "recipes")
+    assert count <= _ALL_WORDS, f"README.md and docs/ have {count} words"
 
 
 @pytest.fixture
@@ -108,12 +159,12 @@ def test_files_and_packages_on_the_pages_exist(page: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["getting_started", "training", "models", "asynchronous"])
+@pytest.mark.parametrize("page", ["training", "models", "asynchronous"])
 def test_marked_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     texts = list(blocks(ROOT / "docs" / f"{page}.md", "bash", marked=True))
     assert texts
-    if page == "getting_started":
+    if page == "training":
         assert main(["train", "run_name=first", *TINY]) == 0
     for text in texts:
         for words in commands(text):
@@ -124,9 +175,9 @@ def test_marked_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    page = ROOT / "docs" / "tutorial.md"
+    page = ROOT / "docs" / "training.md"
     code = "\n".join(blocks(page, "python"))
-    exec(compile(code, str(page), "exec"), {"__name__": "tutorial"})
+    exec(compile(code, str(page), "exec"), {"__name__": "training"})
     output = capsys.readouterr().out
     assert "learning_rate" in output  # the nearest key to the typo
     assert "[1.0, 0.0, 0.0]\n[1.0, 1.0, 0.5]\n" in output  # as the comments beside them say

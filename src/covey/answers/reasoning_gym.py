@@ -25,6 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from covey.advice import install
 from covey.errors import DataError, one_line
 from covey.sandbox import Limits, Program, run
 
@@ -52,7 +53,7 @@ def make_task(task: str, settings: Mapping[str, Any], key: str, *, seed: int = 0
     except ImportError as error:
         raise DataError(
             f"{key}: the task {task} is of the library reasoning-gym, which is not installed here ({error}). Install "
-            f"it: pip install 'covey[{EXTRA}]'."
+            f"it: {install(EXTRA)}."
         ) from error
     if task not in DATASETS:
         near = difflib.get_close_matches(task, DATASETS, n=3)

@@ -10,6 +10,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 
+from covey.advice import install
 from covey.config.compose.group_files import CONF
 from covey.errors import ConfigError, one_line
 
@@ -37,6 +38,6 @@ def _message(error: Exception, words: Sequence[str]) -> str:
     if name.startswith("submitit") and name in text:
         return (
             f"hydra/launcher={name} needs the package hydra-submitit-launcher, which is not installed here. Install "
-            "Covey with the extra slurm: pip install 'covey[slurm]'."
+            f"Covey with the extra slurm: {install('slurm')}."
         )
     return f"Hydra rejects these settings: {text}"

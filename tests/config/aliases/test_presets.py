@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from compose_config import from_words, from_yaml, value_of
+from covey.advice import install
 from covey.config import Composed, compose, differences, load, split, to_yaml
 from covey.config.aliases import presets
 from covey.config.aliases.aliases import look_up, table
@@ -284,7 +285,7 @@ def test_without_wandb_a_preset_has_no_tracker(monkeypatch: pytest.MonkeyPatch) 
     has_wandb(monkeypatch, False)
     found = from_words("+preset=agent_tunix")
     assert (value_of(found, "training.report_to"), value_of(found, "logging.project")) == ("none", None)
-    assert [note for note in found.notes if "pip install 'covey[wandb]'" in note]
+    assert [note for note in found.notes if install("wandb") in note]
     asked = from_words("+preset=agent_tunix", "logging=wandb")  # refused when it starts
     assert value_of(asked, "training.report_to") == "wandb"
 

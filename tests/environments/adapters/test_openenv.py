@@ -104,7 +104,7 @@ GUESS = {
 def test_without_the_library_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("openenv", "openenv.core"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(EnvironmentSetupError, match=r"not installed.*covey\[openenv\]"):
+    with pytest.raises(EnvironmentSetupError, match=r"not installed.*\[openenv\]"):
         load_environment(EnvironmentSource("openenv:http://127.0.0.1:1"))
 
 

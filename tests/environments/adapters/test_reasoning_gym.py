@@ -17,7 +17,7 @@ from covey.errors import EnvironmentSetupError
 
 def test_without_the_library_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(EnvironmentSetupError, match=r"not installed.*covey\[reasoning-gym\]"):
+    with pytest.raises(EnvironmentSetupError, match=r"not installed.*\[reasoning-gym\]"):
         load_environment(EnvironmentSource("reasoning_gym:chain_sum"))
 
 

@@ -14,6 +14,7 @@ import torch
 from transformers import Qwen3Config
 
 from completed import completed
+from covey.advice import install
 from covey.errors import EngineError
 from covey.rollout.vllm import engine as vllm_engine
 from covey.rollout.vllm import serve as vllm_serve
@@ -222,7 +223,7 @@ def test_without_vllm_the_error_names_the_install_command(
 ) -> None:
     monkeypatch.setattr(vllm_serve, "installed", lambda: False)
     assert main(["--model", "m"]) == 1
-    assert "pip install 'covey[vllm]'" in capsys.readouterr().err
+    assert install("vllm") in capsys.readouterr().err
 
 
 def test_a_port_in_use_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from covey.advice import install
 from covey.config.aliases.resolve import leaves, resolve_aliases
 from covey.config.keys import Choice, Source
 from covey.config.values import show
@@ -169,7 +170,7 @@ def without_missing_tracker(source: Source) -> list[str]:
     if find_spec("wandb") is not None or len(kept) == len(source.settings):
         return []
     source.settings = kept
-    return ["this preset logs to W&B, which is not installed: no tracker here; pip install 'covey[wandb]' adds it"]
+    return [f"this preset logs to W&B, which is not installed: no tracker here; {install('wandb')} adds it"]
 
 
 def applied(selection: Selection, values: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from covey.advice import install
 from covey.environments.adapters.tool_schemas import ToolSchema, tool_method
 from covey.environments.contract import EnvironmentLostError
 from covey.errors import EnvironmentSetupError, one_line
@@ -159,8 +160,8 @@ def _methods(address: str, options: OpenEnvSettings, where: str) -> list[tuple[s
         client = _client(address, options.connect_timeout, options.connect_timeout)
     except ImportError as error:
         raise EnvironmentSetupError(
-            f"{where}: this needs the library openenv-core, which is not installed here ({error}). Install it: pip "
-            "install 'covey[openenv]'."
+            f"{where}: this needs the library openenv-core, which is not installed here ({error}). Install it: "
+            f"{install('openenv')}."
         ) from error
     except Exception as error:
         raise EnvironmentSetupError(

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
+from covey.advice import install
 from covey.errors import EngineError
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
@@ -295,7 +296,7 @@ class VLLMEngine:
         """
         if not installed():
             raise EngineError(
-                "vLLM is not installed in this environment: install it with `pip install 'covey[vllm]'` on a machine "
+                f"vLLM is not installed in this environment: install it with `{install('vllm')}` on a machine "
                 "with a GPU; see docs/vllm.md for one without."
             )
         from vllm.platforms import current_platform

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from covey.advice import install
 from covey.config.secrets import ENGINE_KEY
 from covey.config.vllm import RANKS, lora_options
 from covey.errors import CoveyError, EngineError
@@ -233,7 +234,7 @@ def _check(args: argparse.Namespace) -> None:
     if not installed():
         raise EngineError(
             "vLLM is not installed in this environment: install it with "
-            "`pip install 'covey[vllm]'` on a machine with a GPU, or see docs/vllm.md for one without."
+            f"`{install('vllm')}` on a machine with a GPU, or see docs/vllm.md for one without."
         )
     if args.tensor_parallel_size < 1:
         raise EngineError(f"--tensor-parallel-size {args.tensor_parallel_size} must be 1 or more.")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from covey import rewards
+from covey.advice import install
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
 from covey.config.values import show
@@ -39,11 +40,7 @@ if TYPE_CHECKING:
 
 
 _FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
-_FOR_PIP = {
-    "flash_attn": "flash-attn --no-build-isolation",
-    "bitsandbytes": "'covey[quantization]'",
-    "deepspeed": "'covey[deepspeed]'",
-}
+_EXTRAS = {"bitsandbytes": "quantization", "deepspeed": "deepspeed"}
 
 
 class _Need(NamedTuple):
@@ -59,9 +56,10 @@ def check_packages(config: Config) -> None:
     for need in _needs(config):
         name = need.package.replace("_", "-")
         if find_spec(need.package) is None:
+            build = " --no-build-isolation" if need.package == "flash_attn" else ""
+            how = install(_EXTRAS[need.package]) if need.package in _EXTRAS else f"pip install {name}{build}"
             raise ConfigError(
-                f"{need.setting} needs the package {name}, which is not installed: pip install "
-                f"{_FOR_PIP.get(need.package, name)}, or {need.instead}."
+                f"{need.setting} needs the package {name}, which is not installed: {how}, or {need.instead}."
             )
 
 
@@ -181,8 +179,8 @@ def check_vllm() -> None:
     """Raise a `ConfigError` unless vLLM is installed; it will log like other libraries."""
     if find_spec("vllm") is None:
         raise ConfigError(
-            "training.use_vllm=true, but vLLM is not installed in this environment: install it with "
-            "`pip install 'covey[vllm]'` on a machine with a GPU (docs/vllm.md covers CPUs), or set "
+            f"training.use_vllm=true, but vLLM is not installed in this environment: install it with "
+            f"`{install('vllm')}` on a machine with a GPU (docs/vllm.md covers CPUs), or set "
             "training.use_vllm=false to have Covey generate by itself."
         )
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")  # read when vLLM is imported

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from covey.advice import install
 from covey.config import Config
 from covey.errors import ConfigError, one_line
 from covey.runlog import names
@@ -34,15 +35,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NEEDS = {
-    "wandb": ("wandb", "covey[wandb]"),
-    "tensorboard": ("tensorboard", "covey[tensorboard]"),
-    "trackio": ("trackio", "covey[trackio]"),
+    "wandb": ("wandb", ""),
+    "tensorboard": ("tensorboard", ""),
+    "trackio": ("trackio", ""),
     "mlflow": ("mlflow", "mlflow"),
     "comet_ml": ("comet_ml", "comet-ml"),
     "clearml": ("clearml", "clearml"),
     "swanlab": ("swanlab", "swanlab"),
 }
-"""Per tracker the package that it needs, and its name for pip."""
+"""Per tracker the package that it needs, and its name for pip; empty for an extra of Covey of the tracker's name."""
 
 _OFFLINE = ("tensorboard", "wandb", "trackio")
 """Trackers that are known to log to local files only."""
@@ -66,11 +67,12 @@ def trackers(config: Config) -> list[str]:
     if config.logging.mode == "offline":
         _check_offline(config, names)
     for name in names:
-        package, install = _NEEDS.get(name, (name, name))
+        package, for_pip = _NEEDS.get(name, (name, name))
         if name in _NEEDS and find_spec(package) is None:
+            how = f"pip install {for_pip}" if for_pip else install(name)
             raise ConfigError(
-                f"training.report_to={name} needs the package {package}, which is not installed: pip install "
-                f"'{install}', or set training.report_to=none."
+                f"training.report_to={name} needs the package {package}, which is not installed: {how}, or set "
+                "training.report_to=none."
             )
     return names
 

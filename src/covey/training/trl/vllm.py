@@ -25,6 +25,7 @@ from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
+from covey.advice import install
 from covey.config.vllm import LOCAL_HOSTS, lora_options
 from covey.errors import EngineError
 from covey.model.device import evaluating
@@ -82,7 +83,7 @@ class EngineGeneration(VLLMGeneration):
         if not vllm_engine.installed():
             raise EngineError(
                 "use_vllm=True, but vLLM is not installed in this environment: install it with "
-                "`pip install 'covey[vllm]'` on a machine with a GPU; docs/vllm.md covers CPUs."
+                f"`{install('vllm')}` on a machine with a GPU; docs/vllm.md covers CPUs."
             )
         self._sync_check: WeightSyncCheck | None = None
         self._gaps: list[Gap] = []
