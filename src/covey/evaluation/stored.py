@@ -323,12 +323,7 @@ class Target:
         return (*(self.script or ()), *overrides, Flag("model.name", (self.source,)))
 
     def check_data(self, config: Config, keys: Iterable[str | Flag]) -> None:
-        """Raise a `ConfigError` where an evaluation of a script's run has no problems.
-
-        Args:
-            config: of the evaluation.
-            keys: the words and the keys that the user set.
-        """
+        """Raise a `ConfigError` if none of these keys and words of the user names problems for a script's run."""
         named = any(_NAMES_DATA.match(str(key)) for key in keys)
         if self.script is not None and not named and not config.evaluation.benchmarks:
             example = command("eval {run} dataset=gsm8k", run=self.label)
@@ -463,8 +458,7 @@ def _sampled_by_script(run: Path) -> tuple[Flag, ...] | None:
         return None
     record = read_yaml(config)
     model, training = record.get("model") or {}, record.get("training") or {}
-    loads = {f"model.{key}": model.get(key) for key in ("revision", "dtype", "attn_implementation")}
-    known = loads | {f"training.{key}": training.get(key) for key in ("max_completion_length", "chat_template_kwargs")}
+    known = {f"model.{k}": model.get(k) for k in ("revision", "dtype", "attn_implementation", "trust_remote_code")}
+    known |= {f"training.{k}": training.get(k) for k in ("max_completion_length", "chat_template_kwargs")}
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items() if value}
-    code = [Flag("model.trust_remote_code")] * bool(model.get("trust_remote_code"))
-    return (*(Flag(key, (text,)) for key, text in texts.items()), *code)
+    return tuple(Flag(key, (text,)) for key, text in texts.items())

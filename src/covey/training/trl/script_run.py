@@ -54,29 +54,22 @@ _ELSEWHERE = ("output_dir", "run_name", "seed", "model_init_kwargs", "trust_remo
 
 
 class ScriptRun(TrainerCallback):
-    """Records one call of `train()`; the main process writes."""
+    """Context manager that records one call of `train()`, in the main process; on exit, how it ended and the report."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._run = trainer, RunDirectory(Path(trainer.args.output_dir))
         self._began, self._opened = time.perf_counter(), ExitStack()
         self._log: RunLogCallback | None = None
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Context manager around a training: on exit, how it ended is written, and the report."""
-        error: BaseException | None = None
+    def __enter__(self) -> None:
         self._trainer.add_callback(self)
-        try:
-            yield
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            self._trainer.remove_callback(self)
-            with self._guarded():
-                self._end(error)
-            with self._guarded():
-                self._opened.close()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._trainer.remove_callback(self)
+        with self._guarded():
+            self._end(error)
+        with self._guarded():
+            self._opened.close()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

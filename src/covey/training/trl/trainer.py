@@ -192,7 +192,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             TrainingError: the KL rose above `stop_above_kl`, or the loss, the gradient norm or a weight is not finite;
                 the step is logged, but no checkpoint is written for it.
         """
-        with ScriptRun(self).recording() if self._run_directory else nullcontext():
+        with ScriptRun(self) if self._run_directory else nullcontext():
             try:
                 output = super().train(*args, **kwargs)
             finally:
