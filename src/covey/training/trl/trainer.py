@@ -67,7 +67,6 @@ from covey.training.trl.generation import engine_for, generate_turn, mixed_preci
 from covey.training.trl.restricted_head import give_bias
 from covey.training.trl.rounds import AsynchronousRounds, make_resampler, resampled_batch
 from covey.training.trl.sampled_scoring import SampledScoring, scoring_temperature
-from covey.training.trl.script_run import ScriptRun, without_records
 from covey.training.trl.tool_loop import TrainerEpisodes
 from covey.training.trl.vllm import patched_engine
 
@@ -192,6 +191,8 @@ class GRPOTrainer(TRLGRPOTrainer):
             TrainingError: the KL rose above `stop_above_kl`, or the loss, the gradient norm or a weight is not finite;
                 the step is logged, but no checkpoint is written for it.
         """
+        from covey.training.trl.script_run import ScriptRun  # which loads all that makes a report
+
         with ScriptRun(self) if self._run_directory else nullcontext():
             try:
                 output = super().train(*args, **kwargs)
@@ -394,10 +395,14 @@ class GRPOTrainer(TRLGRPOTrainer):
     # -- replace transformers' `push_to_hub` and `_push_from_checkpoint`: the record of the run is not uploaded.
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Push the model as transformers does, without what is recorded of the run."""
+        from covey.training.trl.script_run import without_records
+
         with without_records():
             return super().push_to_hub(*args, **kwargs)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        from covey.training.trl.script_run import without_records
+
         with without_records():
             super()._push_from_checkpoint(checkpoint_folder)
 
