@@ -407,6 +407,17 @@ def test_eval_asks_for_problems_and_compare_compares(
     assert [(one["problems"], one["weights"]) for one in evaluations] == [(6, "final")]
 
 
+def test_real_problems_are_evaluated(
+    trained: Path, tmp_path: Path, shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "mine"
+    shutil.copytree(trained, run)
+    words = ("dataset=gsm8k", f"dataset.path={shared_data / 'gsm8k_test.jsonl'}", "evaluation.max_problems=3")
+    assert main(["eval", str(run), *words, "--all", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["settings"]["data"]["problems"], found["metrics"]["accuracy"]["value"]) == (3, 0.0)
+
+
 def test_the_newest_weights_since_its_start_are_evaluated(trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "mine"
     shutil.copytree(trained, run)
