@@ -52,6 +52,7 @@ def make_trainer(model: str, out: str, mode: str, port: int) -> Any:
     """A trainer of adapters."""
     more = {"vllm_server_host": "127.0.0.1", "vllm_server_port": port} if mode == "server" else {}
     return GRPOTrainer(
+        run_directory=False,
         model=model,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         args=GRPOConfig(

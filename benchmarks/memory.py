@@ -303,6 +303,7 @@ def train_stock(words: list[str]) -> None:
         lambda row: {"prompt": [{"role": "user", "content": row["problem"]}]}, remove_columns=["problem", "answer"]
     )
     trainer = GRPOTrainer(
+        run_directory=False,
         model=config.model.name,
         reward_funcs=lambda completions, **_: [float(i % 2) for i in range(len(completions))],
         args=arguments,

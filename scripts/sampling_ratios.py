@@ -72,6 +72,7 @@ def ratios(model: str, engine: str, support: str, settings: dict[str, float], *,
         more |= {"vllm_server_host": "127.0.0.1", "vllm_server_port": port, "vllm_server_timeout": 600.0}
     with tempfile.TemporaryDirectory() as folder, replaced(sampled_scoring, measure_gap=keep):
         trainer = GRPOTrainer(
+            run_directory=False,
             model=model,
             reward_funcs=lambda completions, **_: [float(len(one[0]["content"]) % 7) for one in completions],
             args=GRPOConfig(

@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOTrainer as TRLGRPOTrainer
 
-from covey import GRPOConfig
+from covey import GRPOConfig, GRPOTrainer
 from covey.training.processes import let_cpus_shard
 
 
@@ -42,7 +42,7 @@ def build_trainer(
         folder: where checkpoints go.
         prompts: how many different prompts there are, or the dataset or its rows.
         reward: the reward function.
-        more: further arguments of the trainer, such as an objective.
+        more: further arguments of the trainer, such as an objective. No run is recorded, if not asked for.
         shards: whether to use FSDP on the CPU.
         settings: more of GRPOConfig, over the settings here.
     """
@@ -63,5 +63,7 @@ def build_trainer(
         let_cpus_shard(args.distributed_state)
     rows = [question(number) for number in range(prompts)] if isinstance(prompts, int) else prompts
     data = rows if isinstance(rows, Dataset) else Dataset.from_list(rows)
-    arguments = {"reward_funcs": reward, "train_dataset": data, **(more or {})}
+    arguments: dict[str, Any] = {"reward_funcs": reward, "train_dataset": data, **(more or {})}
+    if issubclass(kind, GRPOTrainer):
+        arguments.setdefault("run_directory", False)
     return kind(model=model, args=args, **arguments)

@@ -153,7 +153,8 @@ def evaluate(
     chosen: list[str | Flag] = [*words.of(overrides), *words.keys(keys, evaluate, config_dirs)]
     if paths:
         chosen += words.of({"evaluation.benchmarks": list(paths)})
-    composed = compose([*chosen, Flag("model.name", (found.source,))], found.run, config_dirs)
+    composed = compose(found.words(*chosen), found.recipe, config_dirs)
+    found.check_data(composed.config, [*composed.origins, *chosen])
     check_benchmarks(composed.config.evaluation.benchmarks, "evaluation.benchmarks")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     files = {name: str(path) for name, path in paths.items() if path is not None}

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from covey.config import Flag, compose
+from covey.config import compose
 from covey.environments.runner import running
 from covey.errors import ConfigError, EnvironmentSetupError
 from covey.evaluation.stored import find_target
@@ -81,8 +81,8 @@ class ChatModel:
             raise ConfigError(f"--max-tokens {max_tokens}: a completion has at least one token.")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         target = find_target(name)
-        config = compose([Flag("model.name", (target.source,))], target.run).config
-        if system is None and target.run is not None:
+        config = compose(target.words(), target.recipe).config
+        if system is None and target.recipe is not None:
             system = config.dataset.system_prompt
         with running(config.environment) as environments:
             from covey.evaluation.play import Players

@@ -9,17 +9,20 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.advice import command
 from covey.answers import Outcome
-from covey.config import Config, load
+from covey.config import Config, Flag, load
+from covey.config.compose.recipe import read_yaml, script_of
 from covey.config.groups.environment import EnvironmentConfig
 from covey.config.secrets import without_secrets
-from covey.errors import ModelError, RunDirectoryError
+from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_settings
 from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.played import row_columns
@@ -37,6 +40,7 @@ from covey.runlog.evaluations import (
     training_file_names,
     training_files,
 )
+from covey.runlog.notes import has_failed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -306,6 +310,30 @@ class Target:
     """Its run, whose config supplies the defaults."""
     state: str = "final"
     """`final`, `best` or `checkpoint-N`."""
+    script: tuple[Flag, ...] | None = None
+    """Of the run of a script: what is known of how its model samples."""
+
+    @property
+    def recipe(self) -> Path | None:
+        """What a config for this target is composed of: its run, if that is no script's."""
+        return self.run if self.script is None else None
+
+    def words(self, *overrides: str | Flag) -> tuple[str | Flag, ...]:
+        """What a config for this target sets besides."""
+        return (*(self.script or ()), *overrides, Flag("model.name", (self.source,)))
+
+    def check_data(self, config: Config, keys: Iterable[str | Flag]) -> None:
+        """Raise a `ConfigError` if none of these keys and words of the user names problems for a script's run."""
+        named = any(_NAMES_DATA.match(str(key)) for key in keys)
+        if self.script is not None and not named and not config.evaluation.benchmarks:
+            example = command("eval {run} dataset=gsm8k", run=self.label)
+            raise ConfigError(
+                f"{self.label} was trained by a script, so its held-out problems are not known here: name some, as in "
+                f"`{example}`, with dataset.path=FILE for rows of your own, or benchmarks."
+            )
+
+
+_NAMES_DATA = re.compile(r"\+*dataset(\.(path|id|task|mixture\..*))?(=|$)")
 
 
 def find_target(name: str, checkpoint: str | None = None) -> Target:
@@ -328,6 +356,8 @@ def find_target(name: str, checkpoint: str | None = None) -> Target:
     if (folder / "config.yaml").is_file():
         run = RunDirectory(folder)
         run.refuse_newer()
+        if script_of(run.config) is not None:
+            return _of_script(name, run)
         if not run.final_model.is_dir():
             newest = run.newest_checkpoint()
             advice = f"Evaluate {newest}, or resume the run." if newest else "Resume the run."
@@ -363,6 +393,24 @@ def _refuse_missing_run(name: str, folder: Path) -> None:
     raise RunDirectoryError(f"There is no run {name}. {guess}")
 
 
+def _of_script(name: str, run: RunDirectory) -> Target:
+    """The newest weights that a script has saved since its training began: in its folder, or a checkpoint."""
+    kinds = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
+    saved = [
+        *(file for kind in kinds for file in run.root.glob(kind)),
+        *(path for _, path in run.complete_checkpoints()),
+    ]
+    newest = max(saved, key=lambda path: path.stat().st_mtime, default=None)
+    if newest is None or newest.stat().st_mtime < run.started:
+        raise RunDirectoryError(
+            f"{name} was trained by a script that has saved no model there: trainer.save_model() does, and save_steps "
+            "writes checkpoints. A model that it saved elsewhere is named by its own folder."
+        )
+    ended = newest.is_file() or (run.summary.is_file() and not has_failed(run))
+    folder = newest if newest.is_dir() else run.root
+    return _with_adapters(name, folder, run.root, "final" if ended else newest.name)
+
+
 def _checkpoint(name: str, run: RunDirectory, which: str) -> Target:
     if not run.config.is_file():
         raise RunDirectoryError(
@@ -392,13 +440,25 @@ def _no_checkpoint(run: RunDirectory, which: str) -> RunDirectoryError:
 
 
 def _with_adapters(name: str, folder: Path, run: Path | None, state: str) -> Target:
-    described = folder / "adapter_config.json"
+    described, script = folder / "adapter_config.json", None if run is None else _sampled_by_script(run)
     if not described.is_file():
-        return Target(name, str(folder), None, run, state)
+        return Target(name, str(folder), None, run, state, script)
     try:
         base = json.loads(described.read_bytes())["base_model_name_or_path"]
     except (ValueError, KeyError):
         base = None
     if not base:
         raise ModelError(f"{described} does not say which model its adapters belong to (base_model_name_or_path).")
-    return Target(name, str(base), folder, run, state)
+    return Target(name, str(base), folder, run, state, script)
+
+
+def _sampled_by_script(run: Path) -> tuple[Flag, ...] | None:
+    config = RunDirectory(run).config
+    if script_of(config) is None:
+        return None
+    record = read_yaml(config)
+    model, training = record.get("model") or {}, record.get("training") or {}
+    known = {f"model.{k}": model.get(k) for k in ("revision", "dtype", "attn_implementation", "trust_remote_code")}
+    known |= {f"training.{k}": training.get(k) for k in ("max_completion_length", "chat_template_kwargs")}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items() if value}
+    return tuple(Flag(key, (text,)) for key, text in texts.items())

@@ -45,7 +45,8 @@ class LiveReport:
             return False
         self._started = self._clock()
         command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, str(self._run.root)]
-        with self._run.log.open("ab") as log:
+        kept = self._run.log if self._run.log.exists() else Path(os.devnull)  # a script's run has none
+        with kept.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
             )

@@ -100,7 +100,9 @@ def data_of(config: Mapping[str, Any]) -> str:
     if (dataset.get("mixture") or {}).get("datasets"):
         return "mixture"
     path = dataset.get("path")
-    return str(Path(path).name if path else dataset.get("id") or dataset.get("task") or environment_text(config))
+    named = Path(path).name if path else dataset.get("id") or dataset.get("task") or environment_text(config)
+    rows = dataset.get("rows")  # of a script, whose data may come from anywhere
+    return str(named or (f"{rows:,} rows" if isinstance(rows, int) else ""))
 
 
 def environment_text(config: Mapping[str, Any]) -> str:

@@ -77,7 +77,9 @@ def model_card(
         markdown_table(("", ""), [(key, value) for key, value in key_settings(record) if key != "commit"]),
         "\n<details><summary>The full config</summary>\n\n```yaml\n"
         + yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100)
-        + "```\n\nSaved as a file, `covey train FILE` runs it again.\n\n</details>\n",
+        + "```\n\n"
+        + ("" if "script" in config else "Saved as a file, `covey train FILE` runs it again.\n\n")
+        + "</details>\n",
         "## Limits\n",
         "The results hold for problems like those in the evaluation, with the sampling above; nothing else was "
         "measured. The model may share the errors and biases of its base model.\n",
@@ -223,7 +225,12 @@ def _is_hub_id(record: RunRecord) -> bool:
 
 def _data_name(dataset: Mapping[str, Any]) -> str:
     path = dataset.get("path")
-    return str(dataset.get("id") or (Path(str(path)).name if path else None) or dataset.get("task") or "several sets")
+    return str(
+        dataset.get("id")
+        or (Path(str(path)).name if path else None)
+        or dataset.get("task")
+        or ("rows of a script" if "rows" in dataset else "several sets")
+    )
 
 
 def _data(dataset: Mapping[str, Any]) -> str:

@@ -260,6 +260,8 @@ def _resumes(record: RunRecord) -> str:
     newest, name = record.run.newest_checkpoint(), record.run.root.name
     if newest is None:
         return "There is no checkpoint to resume from."
+    if "script" in record.config:
+        return f"The script resumes from {newest.name} with train(resume_from_checkpoint=True)."
     return f"The same command with run_name={name} resumes from {newest.name}."
 
 
@@ -278,6 +280,7 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
     packages = record.environment.get("packages") or {}
     memory = [max((v for _, v in series(record.rows, key)), default=0.0) for key in _MEMORY]
     listed = {
+        "script": config.get("script"),
         "objective": objective.get("name"),
         "rewards": ", ".join(functions),
         "environment": environment_text(config),

@@ -120,6 +120,15 @@ _BESIDES = ("tags.json", "settings.json", "completions.jsonl", "disagreements.js
 """What Covey writes into the folder of a run or an evaluation, besides what a new run replaces."""
 
 
+SCRIPT_FILES = (
+    *("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "tags.json", "report.html", "curves.png"),
+    *("completions/step-*.parquet", "evaluation/*"),
+)
+"""What Covey writes into the `output_dir` of a script that trains with its trainer, besides the lock."""
+FORMER = "former-"
+"""Begins the names of the folders there with what was recorded of trainings before."""
+
+
 class Inside:
     """Descriptor: a path inside a folder that is an attribute of the object."""
 
@@ -276,6 +285,12 @@ class RunDirectory:
             content["started"] = started
         with self.guard(self.environment.name):
             write_atomically(self.environment, json.dumps(content, indent=2) + "\n")
+
+    @property
+    def started(self) -> float:
+        """When the run was started first, in seconds since 1970; 0 if that is not known."""
+        started = self._read_environment().get("started")
+        return datetime.fromisoformat(started).timestamp() if isinstance(started, str) else 0.0
 
     def _read_environment(self) -> dict[str, Any]:
         """Empty if it is missing or damaged."""

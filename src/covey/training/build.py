@@ -271,6 +271,7 @@ def build_trainer(
                 environment_factory=None if environments is None else environments.factory,
                 tools=None if environments is None else environments.tools,
                 rollout_func=rollout_func,
+                run_directory=False,
                 **objective,
             )
     if args.model_init_kwargs:  # checkpoints hold the arguments

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -52,11 +52,7 @@ from covey.training.display import Display
 from covey.training.memory_in_use import memory_in_use
 from covey.training.processes import Processes, StopRequest
 from covey.training.recording import batch_columns
-from covey.training.trl.step_timer import StepTimer
 from covey.workers.signals import STOPS, signal_handler
-
-if TYPE_CHECKING:
-    from covey.training.trl.trainer import GRPOTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -247,15 +243,19 @@ class RunLogCallback(TrainerCallback):
     Completions are written in the background; before a checkpoint is marked, they are on the disk.
     """
 
-    trainer: GRPOTrainer
+    trainer: Any
     run: RunDirectory
     writer: MetricsWriter
     display: Display
     completions_every_steps: int
     sample_completions: int
-    timer: StepTimer
+    take_times: Callable[[], dict[str, float]]
+    """The seconds of each stage since the last call, by metric."""
     report: LiveReport
+    tells_trackers: bool = True
+    """Whether trackers get the times and the memory too."""
     _writes: InBackground = field(init=False, default_factory=InBackground)
+    _evaluated: list[Any] = field(init=False, default_factory=list)
 
     def on_log(
         self,
@@ -268,14 +268,21 @@ class RunLogCallback(TrainerCallback):
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
             return
         row = names.train_row(logs)
+        evaluates = not self.trainer.model.training and any(name.startswith("eval_") for name in logs)
         if step_time := logs.get("step_time"):
             row[names.COMPLETIONS_PER_SECOND] = self._completions_per_step() / step_time
-        measured = self.timer.take() | memory_in_use()
-        row |= measured
-        log_to_trackers(self.trainer, measured)
+        measured = self.take_times() | memory_in_use()
+        if not evaluates:
+            row |= measured
+        if self.tells_trackers:
+            log_to_trackers(self.trainer, measured)
         self.writer.add(state.global_step, row)
         self.display.update(state.global_step, row)
-        self._write_completions(state.global_step)
+        completions = self.trainer.latest_completions["completion"]
+        if evaluates:  # a script, by TRL's evaluation, whose completions take the place of the step's
+            self._evaluated = completions
+        elif completions != self._evaluated:
+            self._write_completions(state.global_step)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:

@@ -25,7 +25,7 @@ from covey.report.load import read_mapping
 from covey.report.model_card import CARD, model_card
 from covey.report.summary import Change, summary_line
 from covey.report.tables import evaluation_rows
-from covey.runlog.directory import DeletedError, RunDirectory
+from covey.runlog.directory import FORMER, SCRIPT_FILES, DeletedError, RunDirectory
 from covey.runlog.notes import has_failed
 from covey.training.display import Command, before_after_table, print_commands, print_findings, print_summary
 from covey.training.run import RunResult
@@ -143,9 +143,9 @@ def _print(console: Any, text: str) -> None:
 LEFT_OUT = (
     *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*", "progress_*", "reference_*"),
     *("training_args.bin", "trainer_state.json", "complete.json", "ref/*", "records/*", "pytorch_model_fsdp*"),
-    *("optimizer_*/*", "global_step*/*", ".*"),
+    *("optimizer_*/*", "global_step*/*", ".*", *SCRIPT_FILES, f"{FORMER}*", "checkpoint-*/*"),
 )
-"""Files of a checkpoint that only training uses."""
+"""Files of a checkpoint that only training uses; of the folder of a script's run, also its records."""
 
 
 @dataclass(frozen=True, slots=True)

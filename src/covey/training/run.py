@@ -330,7 +330,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
         display=display,
         completions_every_steps=config.logging.completions_every_steps,
         sample_completions=samples,
-        timer=job.timer,
+        take_times=job.timer.take,
         report=job.report,
     )
     trainer.add_callback(log)

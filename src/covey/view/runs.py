@@ -26,7 +26,7 @@ from covey.report.panels import axes
 from covey.report.summary import Change, changes, evaluations, figure_of, how_it_ended, key_settings
 from covey.report.tables import evaluation_rows, modes_rows
 from covey.runlog import names
-from covey.runlog.directory import RunDirectory
+from covey.runlog.directory import FORMER, RunDirectory
 from covey.runlog.evaluations import COMPLETIONS, SETTINGS, is_evaluation, read_evaluation, training_file
 from covey.runlog.files import parse_json, writable
 from covey.runlog.notes import FAILED, FINISHED, Tags, read_tags
@@ -272,6 +272,7 @@ def signature(folder: Path) -> Signature:
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
     if _is_shown(folder):
         yield folder
+        yield from (former for former in sorted(folder.glob(f"{FORMER}*")) if _is_shown(former))
         return
     for entry in _folders(folder) if depth else ():
         yield from _walk(folder / entry.name, 0 if entry.is_symlink() else depth - 1)

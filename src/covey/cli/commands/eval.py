@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
-from covey.config import Flag
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,10 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.evaluation.stored import find_target
 
     target = find_target(str(request.recipe), arguments.checkpoint)
-    source = Flag("model.name", (target.source,))
-    recipe = None if target.run is None else target.run
-    composed = dataclasses.replace(request, recipe=recipe, overrides=(*request.overrides, source)).compose()
+    words = target.words(*request.overrides)
+    composed = dataclasses.replace(request, recipe=target.recipe, overrides=words).compose()
     config = composed.config
+    target.check_data(config, [*composed.origins, *request.overrides])
     paths = _paths(arguments.path)
     benchmarks = config_arguments.benchmark_paths(config, paths)
     config_arguments.check_paths(benchmarks or config_arguments.data_paths(config))

@@ -63,10 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _export(target: Target, out: Path, arguments: argparse.Namespace) -> None:
-    from covey.config import Flag, compose
+    from covey.config import compose
     from covey.model.export import export_model, load_whole
 
-    config = compose([Flag("model.name", (target.source,))], target.run).config
+    config = compose(target.words(), target.recipe).config
     found = load_whole(config.model, target.source, target.adapter)
     if not arguments.fold:
         export_model(found, out, dtype=arguments.dtype, overwrite=arguments.overwrite)

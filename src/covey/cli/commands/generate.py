@@ -104,6 +104,6 @@ def _read(file: str, model: str) -> list[dict[str, Any]]:
 
     if not Path(file).expanduser().exists() and " " in file:
         raise ConfigError(f"There is no file {file}. A single prompt is given as --prompt TEXT.")
-    run = find_target(model).run
-    config = None if run is None else load(recipe=run)
+    recipe = find_target(model).recipe
+    config = None if recipe is None else load(recipe=recipe)
     return read_prompts(file, *((config.dataset.prompt_column, config.environment) if config else ()))

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.run_dir)
     record = load_run(folder)
     from covey.cli.config_arguments import make_console
-    from covey.config import Flag, compose
+    from covey.config import compose
     from covey.evaluation.stored import find_target
     from covey.report.page import write_vocabulary
     from covey.runlog.completions import read_completions
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         from covey.model.reasoning_vocab.tokenizer import Reader
         from covey.model.reasoning_vocab.vocabulary import vocabulary_of
 
-        config = compose([Flag("model.name", (target.source,))], target.run).config
+        config = compose(target.words(), target.recipe).config
         model = load_policy(config, target)
     vocabulary = vocabulary_of(model)
     if vocabulary is None:

@@ -105,11 +105,16 @@ def holds_rows(name: str | Path) -> bool:
 
 
 def read_file(path: Path) -> ConfigFile:
-    """Read a config file. Raises a `ConfigError` if it is no valid YAML (with the line) or no mapping, or its header or
-    defaults list is wrong."""
+    """Read a config file. Raises a `ConfigError` if it is no valid YAML (with the line) or no mapping, its header or
+    defaults list is wrong, or it is the record of a script."""
     from hydra.plugins.config_source import ConfigSource
 
     content, text = read_yaml(path), path.read_text(encoding="utf-8")
+    if isinstance(script := content.get("script"), str):
+        raise ConfigError(
+            f"{path} records what the script {script} trained, and is no recipe: rewards and data are in the script. "
+            "Run that again; its train(resume_from_checkpoint=True) goes on from the newest checkpoint."
+        )
     try:
         package = ConfigSource._get_header_dict(text)["package"]
     except ValueError as error:
@@ -118,6 +123,14 @@ def read_file(path: Path) -> ConfigFile:
     if defaults is not None and not isinstance(defaults, list):
         raise ConfigError(f"{path}: defaults must be a list of groups, for instance `- override /model: starter`.")
     return ConfigFile(path, text, package, defaults, content)
+
+
+def script_of(path: Path) -> str | None:
+    """The script whose training a run's config records; None of any other run, and of a file that cannot be read."""
+    script = None
+    with suppress(ConfigError):
+        script = read_yaml(path).get("script")
+    return script if isinstance(script, str) else None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

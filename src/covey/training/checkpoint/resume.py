@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.config import Config, differences, load
+from covey.config.compose.recipe import script_of
 from covey.config.named_code import own_code
 from covey.errors import ConfigError, RunDirectoryError
 from covey.importing import code_hashes
@@ -214,6 +215,10 @@ def _edited_code(config: Config, run: RunDirectory) -> list[str]:
 def _refuse_foreign(run: RunDirectory) -> None:
     if run.root.exists() and not run.root.is_dir():
         raise RunDirectoryError(f"{run.root} is a file, so it cannot be a run directory. Choose another run_name.")
+    if (script := script_of(run.config)) is not None:
+        raise RunDirectoryError(
+            f"{run.root} holds what the script {script} has trained. Nothing was touched. Choose another run_name."
+        )
     copies = [path for _, path in run.checkpoints() if run.records_in(path).config.is_file()]
     if not run.is_empty() and not run.config.is_file() and not copies:
         held = ", ".join(sorted(p.name for p in run.root.iterdir() if p.name != run._lock.name)[:6])

@@ -180,6 +180,7 @@ def engine_checks(size: Size, device: torch.device) -> Iterator[Check]:
                     ),
                     train_dataset=Dataset.from_dict({"prompt": ["1 + 2", "3 + 4"] * 8}),
                     processing_class=tokenizer,
+                    run_directory=False,
                 )
                 trainer.train()
                 error = max(log[names.ENGINE_GAP.removeprefix("train/")] for log in trainer.state.log_history[:-1])

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -94,7 +95,7 @@ def _measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str,
             dataloader_pin_memory=False,
         )
         longest = shape.prompt + shape.completion
-        kind: Any = GRPOTrainer if rival is None else GRPOTrainer.__base__
+        kind: Any = partial(GRPOTrainer, run_directory=False) if rival is None else GRPOTrainer.__base__
         trainer = kind(
             model=make_model(shape.size, attention=rival, longest=longest),
             reward_funcs=lambda completions, **_: [float(len(text) % 7) for text in completions],

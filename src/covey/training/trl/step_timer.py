@@ -10,16 +10,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from covey.errors import one_line
 from covey.log_once import log_once
 from covey.runlog import names
 from covey.training.replaced import replaced
-
-if TYPE_CHECKING:
-    from covey.training.trl.trainer import GRPOTrainer
-
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +57,7 @@ class StepTimer:
         return taken
 
     @contextmanager
-    def timing(self, trainer: GRPOTrainer) -> Iterator[None]:
+    def timing(self, trainer: Any) -> Iterator[None]:
         """Context manager: times the stages of this trainer."""
         from trl.extras import profiling
 

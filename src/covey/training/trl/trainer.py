@@ -89,6 +89,8 @@ class GRPOTrainer(TRLGRPOTrainer):
     """Current weight of the KL divergence."""
     recorder: CompletionRecorder | None = None
     """Logs columns about every completion, if set."""
+    resumed_from: str | None
+    """The checkpoint that training goes on from."""
     _buffered_inputs: list[dict[str, Any]] | None
 
     def __init__(
@@ -107,6 +109,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         support_top_k: int = 64,
         sampler_gap: bool = False,
         malformed_calls: str = "end",
+        run_directory: bool = True,
         **kwargs: Any,
     ) -> None:
         """TRL's arguments, and Covey's; by default, training is TRL's.
@@ -130,6 +133,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             support_top_k: see `rollout.support_top_k`.
             sampler_gap: see `logging.sampler_gap`.
             malformed_calls: see `environment.malformed_calls`.
+            run_directory: whether `train()` makes `args.output_dir` a run directory.
             kwargs: TRL's arguments by keyword.
 
         Raises:
@@ -153,6 +157,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._loss_logps_BT: torch.Tensor | None = None
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
+        self._run_directory = run_directory
+        self.resumed_from = None
         self.asynchronous = AsynchronousRounds(self, asynchronous, engine) if asynchronous else None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args)
         self.sampling = SampledScoring(self, support=support, support_top_k=support_top_k, measures=sampler_gap)
@@ -179,21 +185,24 @@ class GRPOTrainer(TRLGRPOTrainer):
         return frozenset() if self._objective is None else needs_of(self._objective)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as transformers' `Trainer.train` does.
+        """Train as transformers' `Trainer.train` does, and record it in `args.output_dir` (`run_directory`).
 
         Raises:
             TrainingError: the KL rose above `stop_above_kl`, or the loss, the gradient norm or a weight is not finite;
                 the step is logged, but no checkpoint is written for it.
         """
-        try:
-            output = super().train(*args, **kwargs)
-        finally:
-            if self.asynchronous:
-                self.asynchronous.close()
-            self.checkpoints.wait()
-        if self._kl_monitor.exceeded:
-            raise self._kl_monitor.error(self.state.global_step, Path(self.args.output_dir))
-        return output
+        from covey.training.trl.script_run import ScriptRun  # which loads all that makes a report
+
+        with ScriptRun(self) if self._run_directory else nullcontext():
+            try:
+                output = super().train(*args, **kwargs)
+            finally:
+                if self.asynchronous:
+                    self.asynchronous.close()
+                self.checkpoints.wait()
+            if self._kl_monitor.exceeded:
+                raise self._kl_monitor.error(self.state.global_step, Path(self.args.output_dir))
+            return output
 
     @property
     def latest_completions(self) -> dict[str, list[Any]]:
@@ -362,9 +371,9 @@ class GRPOTrainer(TRLGRPOTrainer):
     # -- replaces TRL's `_get_train_sampler`: `data_seed` orders the data; keeps the sampler, to restore an epoch's
     #    permutation after a resume; without shuffling, rows that fill no generation batch begin the next pass.
     def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler[int]:
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        with replaced(self.args, seed=seed):
-            sampler: Sampler[int] = super()._get_train_sampler(dataset)
+        sampler: Any = super()._get_train_sampler(dataset)
+        if self.shuffle_dataset and self.args.data_seed is not None:
+            sampler.generator.manual_seed(self.args.data_seed)
         self._train_sampler = sampler if self.shuffle_dataset else OwnOrder(sampler)
         return self._train_sampler
 
@@ -383,6 +392,20 @@ class GRPOTrainer(TRLGRPOTrainer):
             save_progress(folder, self.args.process_index, progress_of(self))
             self._reference.save(folder)
 
+    # -- replace transformers' `push_to_hub` and `_push_from_checkpoint`: the record of the run is not uploaded.
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Push the model as transformers does, without what is recorded of the run."""
+        from covey.training.trl.script_run import without_records
+
+        with without_records():
+            return super().push_to_hub(*args, **kwargs)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        from covey.training.trl.script_run import without_records
+
+        with without_records():
+            super()._push_from_checkpoint(checkpoint_folder)
+
     # -- replaces transformers' `_finalize_training`, which with save_total_limit=1 keeps the best checkpoint alone.
     def _finalize_training(self, *args: Any) -> Any:
         with self.checkpoints.rotating(self.args):
@@ -398,6 +421,7 @@ class GRPOTrainer(TRLGRPOTrainer):
     #    only hook of a resume between loading the trainer state and reading data.
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
+        self.resumed_from = checkpoint
         if checkpoint is None:
             return
         step = None if (Path(checkpoint) / SCHEDULER_NAME).is_file() else self.state.global_step
