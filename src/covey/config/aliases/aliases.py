@@ -15,7 +15,6 @@ from covey.config.aliases import conversions as to
 from covey.config.aliases import environment
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
-from covey.config.aliases.vllm_place import vllm_device, vllm_url
 from covey.config.groups.objectives import SETTINGS
 from covey.config.groups.training import OWNED_ELSEWHERE, training_fields
 from covey.config.keys import GROUPS, kinds
@@ -243,8 +242,8 @@ _CONVERTED = {
         f"wandb_{name}": Alias(f"logging.{key}", to.of_wandb(f"logging.{key}"))
         for name, key in {"run_group": "group", **{key: key for key in ("project", "entity", "tags", "notes")}}.items()
     },
-    "vllm_url": Alias("", vllm_url, "str"),
-    "vllm_device": Alias("launch.vllm_own_gpu", vllm_device, "str"),
+    "vllm_url": Alias("", to.vllm_url, "str"),
+    "vllm_device": Alias("launch.vllm_own_gpu", to.vllm_device, "str"),
     "logging.enabled": Alias("training.report_to", to.logging_enabled, "bool"),
     "wandb_disabled": Alias("training.report_to", to.wandb_disabled, "bool"),
     "resume_from_checkpoint": Alias("resume", to.resume, "str | bool | None"),

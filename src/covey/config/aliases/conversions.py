@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from covey.config.aliases.alias_result import AliasResult, AliasValueError, Convert, DeferredValue
 from covey.config.groups.dataset import DATA_FILES
 from covey.config.groups.training import training_fields
 from covey.config.keys import Choice
+from covey.config.vllm import LOCAL_HOSTS
 
 _DTYPES = {
     **dict.fromkeys(("fp32", "float32", "float", "full"), "float32"),
@@ -22,6 +25,7 @@ _REWARDS = {"accuracy_reward": "accuracy", "think_format_reward": "think_format"
 _OVERLONG = "get_soft_overlong_punishment"
 _WANDB = {"training.report_to": "wandb"}
 _NO_BENCHMARKS = ("aime25", "gpqa", "lcb", "lcb_v4")
+_VLLM_DEVICE = re.compile(r"auto|(cuda|xpu|npu|hpu)(:\d+)?")
 _NO_CALLBACKS = ("replay_buffer_callback", "caching_callback")
 
 
@@ -422,3 +426,25 @@ def flag(value: Any) -> bool:
     if found is None:
         raise AliasValueError("must be true or false.")
     return found
+
+
+def vllm_url(value: Any) -> AliasResult:
+    """A generation endpoint, of which the server's address is kept. On this machine it is where `covey launch` starts
+    one, as the launcher of the project with this key does."""
+    parts = urlsplit(value) if isinstance(value, str) else None
+    try:
+        port = None if parts is None else parts.port
+    except ValueError:
+        parts = port = None
+    if parts is None or not parts.scheme or not parts.netloc:
+        raise AliasValueError("must be an address such as http://localhost:8000/generate.")
+    if parts.scheme == "http" and parts.hostname in LOCAL_HOSTS and port:
+        return AliasResult({"training.vllm_server_host": parts.hostname, "training.vllm_server_port": port})
+    return AliasResult({"training.vllm_server_base_url": f"{parts.scheme}://{parts.netloc}"})
+
+
+def vllm_device(value: Any) -> AliasResult:
+    """The GPU that older TRL kept for vLLM: any one, since the launcher chooses which."""
+    if not isinstance(value, str) or not _VLLM_DEVICE.fullmatch(value):
+        raise AliasValueError("must be auto, or a GPU such as cuda:7.")
+    return AliasResult({"launch.vllm_own_gpu": True})
