@@ -188,9 +188,42 @@ def test_a_replay_goes_on_from_a_state_with_open_completions(runs: list[Run], tm
     resumed.rollouts.restore(state)
     found += [contents(groups) for groups in resumed.rounds(stop, 10)]
     assert found == expected
+    resumed.rollouts.settle()
     resumed.rollouts.close()
     calls = Schedule.read(again).calls
     assert calls == replay.calls[: len(calls)]
+
+
+def test_what_a_round_trained_on_is_in_the_schedule_of_a_run_that_ended_in_a_call(
+    runs: list[Run], tmp_path: Path
+) -> None:
+    """The call goes on with completions that no round trains on any more. A schedule without it is refused at once."""
+    policy, cut_short = Policy(2, PROMPTS, "arrival"), 0
+    for end in range(1, 7):
+        file, engine = tmp_path / f"{end}.jsonl", SteppingEngine(paused=True)
+        recorded = Run(engine, policy, schedule=ScheduleWriter(file, {}))
+        runs.append(recorded)
+        expected = []
+        for number in range(end):
+            recorded.begin(number)
+            while not recorded.rollouts.is_complete(number):
+                engine.allow(1)
+                time.sleep(0.002)
+            expected.append(contents(recorded.rollouts.take(number)))
+        recorded.rollouts.close()
+        replay = Schedule.read(file)
+        cut_short += len(replay.calls[-1].rows) < len(engine.calls[-1]["prompts"])
+        again = Run(SteppingEngine(), policy, replay=replay)
+        runs.append(again)
+        assert [contents(groups) for groups in again.rounds(0, end)] == expected
+    assert cut_short
+    lines = file.read_text().splitlines(keepends=True)
+    last = max(at for at, line in enumerate(lines) if '"call"' in line)
+    file.write_text("".join(lines[:last] + lines[last + 1 :]))
+    without = Run(SteppingEngine(), policy, replay=Schedule.read(file))
+    runs.append(without)
+    with pytest.raises(ConfigError, match="ends before the completions of round"):
+        without.rounds(0, end)
 
 
 def test_a_line_that_was_cut_short_is_ignored(tmp_path: Path) -> None:

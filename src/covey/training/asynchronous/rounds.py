@@ -244,7 +244,11 @@ class Rollouts:
         groups = [group for key in self.replay.rounds[number] if (group := self._pool.get(key)) is not None]
         if len(groups) < len(self.replay.rounds[number]):
             raise self.replay.misfit(f"its round {number} trains on prompts that this run has not submitted")
-        return None if any(group.arrived < 0 for group in groups) else groups
+        if all(group.arrived >= 0 for group in groups):
+            return groups
+        if self._calls >= len(self.replay.calls):
+            raise self.replay.misfit(f"it ends before the completions of round {number} are written")
+        return None
 
     def _drop_snapshots(self) -> None:
         needed = {self._newest, self._writing} | (self._pool.versions if self.policy.fixed else set())
@@ -356,12 +360,15 @@ class Rollouts:
         with self._changed:
             self._writing = None
             self.seconds_writing += time.perf_counter() - began
-            written = tuple(row.length - start for (_, row), start in zip(rows, starts, strict=True))
-            if any(written) and not self._closed:
+            done = list(zip(rows, starts, strict=True))
+            if self._closed:  # of a call that this cut short, what a round has trained on already
+                done = [(one, start) for one, start in done if self._pool.get(one[0].key) is None]
+            written = tuple(row.length - start for (_, row), start in done)
+            if any(written):
                 self._calls += 1
                 if self.schedule is not None:
-                    places = tuple((row.round, row.place, start) for (_, row), start in zip(rows, starts, strict=True))
-                    still_open = tuple(place for place, (_, row) in enumerate(rows) if not row.ended)
+                    places = tuple((row.round, row.place, start) for (_, row), start in done)
+                    still_open = tuple(place for place, ((_, row), _) in enumerate(done) if not row.ended)
                     self.schedule.call(Call(version, places, written, still_open))
             self._drop_snapshots()
             self._changed.notify_all()
