@@ -105,7 +105,7 @@ def test_which_grader_a_run_has() -> None:
 def test_every_reward_that_reads_answers_implies_a_grader(own: Path) -> None:
     for name in REGISTRY:
         asked = answer_asked_by(config(f"rewards.funcs=[{name}]"))
-        other_columns = name in ("reasoning_gym", "code", "binary_code")
+        other_columns = name in ("reasoning_gym", "code", "binary_code", "cf_code")
         assert (name in IMPLIED_GRADERS) == (asked is not None or other_columns), name
     assert answer_asked_by(config(f"rewards.funcs=['{own}:letters']")) is None
     assert answer_asked_by(config(f"rewards.funcs=['{own}:letters', '{own}:judged']")) == f"the reward {own}:judged"
