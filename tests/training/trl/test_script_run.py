@@ -35,7 +35,7 @@ from tool_trainers import TOOLS, ScriptedCovey, asked, tool_trainer
 from trainers import build_trainer, question
 
 RECORDS = ["completions", "config.yaml", "curves.png", "environment.json", "metrics.jsonl", "report.html"]
-MAIN = getattr(sys.modules["__main__"], "__file__", "a notebook")  # pytest-xdist has none
+MAIN = getattr(sys.modules["__main__"], "__file__", "notebook")  # pytest-xdist has none
 WARNING = "This training goes on without a record"
 
 
