@@ -62,22 +62,16 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse a command line. Recipe, overrides and flags are kept in `words`, the whole command line in `given`."""
     command, *rest = words or ["--help"]
     command = _FORMER_NAMES.get(command, command)
-    _reject_unknown(command)
+    if not command.startswith("-") and command not in _COMMANDS:
+        near = difflib.get_close_matches(command, _COMMANDS, n=2)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"The commands are {', '.join(_COMMANDS)}."
+        raise ConfigError(f"There is no command {command}. {hint} `covey --help` explains them.")
     parser, commands = parsers()
     takes_words = command in commands and commands[command].get_default("words") is not None
     options, others = config_arguments.split_options(commands[command], rest) if takes_words else (rest, [])
     arguments = parser.parse_args([command, *options])
     arguments.words, arguments.given = others, [command, *rest]
     return arguments
-
-
-def _reject_unknown(command: str) -> None:
-    """Reject an unknown command, naming the nearest ones."""
-    if command.startswith("-") or command in _COMMANDS:
-        return
-    near = difflib.get_close_matches(command, _COMMANDS, n=2)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"The commands are {', '.join(_COMMANDS)}."
-    raise ConfigError(f"There is no command {command}. {hint} `covey --help` explains them.")
 
 
 class _Printable(logging.Formatter):

@@ -149,7 +149,10 @@ def grade_batch(
     rows = [row for _, _, row in batch]
     asked = [row.get("prompt") for row in rows]
     texts = whole_answers([str(one.text) for one in completions], asked, prompt_prefix, tags)
-    grades = (grade or _grade_exact)(texts, rows, completions)
+    if grade is None:
+        grades = [HeldOutGrade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
+    else:
+        grades = grade(texts, rows, completions)
     found = []
     for (index, sample, row), one, text, given in zip(batch, completions, texts, grades, strict=True):
         played = played_of(one)
@@ -211,12 +214,6 @@ def is_near(stated: str | None, gold: str | None, outcome: Outcome) -> bool:
     if found is None or expected is None:
         return False
     return abs(found.value - expected.value) * _NEAR <= abs(expected.value)
-
-
-def _grade_exact(
-    texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Completion]
-) -> list[HeldOutGrade]:
-    return [HeldOutGrade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
 
 
 SEED_OFFSET = 7919  # any constant: evaluation draws must not be the training's first draws

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -92,9 +91,6 @@ LOST = (Outcome.TIMED_OUT, Outcome.CRASHED, Outcome.UNPARSABLE_GOLD)
 _Batch = Sequence[tuple[int, int, Mapping[str, Any]]]
 """Index of the problem, index among its completions, and the problem's row."""
 
-_GenerateBatch = Callable[[_Batch, int], Sequence[Completion]]
-"""From a batch and a seed to one completion each."""
-
 
 def evaluate(
     engine: InferenceEngine,
@@ -163,13 +159,19 @@ def evaluate(
         more = {"vocab_size": vocab_size} | ({"largest": lambda count: max(shard.gather(count))} if together else {})
         return playing.sample(engine, rows, sampling, seed=seed_of_batch, starts=starts, **more)
 
-    graded_batch = partial(grade_batch, grade=grade, tags=tags or Tags(), prompt_prefix=prompt_prefix)
     made: dict[int, list[GradedCompletion]] = {}
-    how = {"together": together, "idle": playing is not None}
-    for number, graded in _graded_batches(batches, shard, generate_batch, graded_batch, seed + kept, batch_size, **how):
-        made[number] = graded
+    for first in range(0, len(batches), shard.count):
+        number = first + shard.index
+        here = min(number, len(batches) - 1)  # out of range where the other processes need this one
+        if number != here and not together:
+            continue
+        batch = batches[here] if number == here or playing is None else []  # with episodes it need not sample in vain
+        completions = generate_batch(batch, seed + kept + here * batch_size)
+        if number != here:
+            continue
+        made[number] = grade_batch(batch, completions, grade=grade, tags=tags or Tags(), prompt_prefix=prompt_prefix)
         if on_batch is not None:
-            on_batch(graded)
+            on_batch(made[number])
         if on_progress is not None:
             on_progress(kept + sum(map(len, made.values())), total)
     for theirs in shard.gather(made):
@@ -188,34 +190,6 @@ def _batches(problems: Dataset, num_samples: int, batch_size: int, kept: int) ->
     every = ((index, sample, row) for index, row in enumerate(problems) for sample in range(num_samples))
     rows = islice(every, kept, None)
     return list(iter(lambda: list(islice(rows, batch_size)), []))
-
-
-def _graded_batches(
-    batches: Sequence[_Batch],
-    shard: Shard,
-    generate_batch: _GenerateBatch,
-    graded_batch: Callable[[_Batch, Sequence[Completion]], list[GradedCompletion]],
-    seed: int,
-    batch_size: int,
-    *,
-    together: bool,
-    idle: bool,
-) -> Iterator[tuple[int, list[GradedCompletion]]]:
-    """This process's batches by number, graded.
-
-    Args:
-        together: whether all processes must generate equally often.
-        idle: whether one without a batch then takes part with an empty one; else it samples one in vain.
-    """
-    for first in range(0, len(batches), shard.count):
-        number = first + shard.index
-        here = min(number, len(batches) - 1)  # out of range where the other processes need this one
-        if number != here and not together:
-            continue
-        batch = batches[here] if number == here or not idle else []
-        completions = generate_batch(batch, seed + here * batch_size)
-        if number == here:
-            yield number, graded_batch(batches[number], completions)
 
 
 def summarise(graded: list[GradedCompletion], ks: Sequence[int] = (), grader: str | None = None) -> EvaluationResult:

@@ -216,16 +216,8 @@ def describe_data(config: Config, environment: EnvironmentConfig, rows: Dataset,
 def describe_method(
     config: Config, environment: EnvironmentConfig, grader: str | None, engine: str, *, rewarded: bool, rewarding: bool
 ) -> dict[str, Any]:
-    """How completions are sampled, graded, rewarded and played.
-
-    Args:
-        config: of the evaluation.
-        environment: its environments and tools, which on a benchmark may be fewer than those of the config.
-        grader: see `grader_name`.
-        engine: its name.
-        rewarded: whether the run's rewards are computed.
-        rewarding: whether an environment rewards its episodes.
-    """
+    """How completions are sampled, graded, rewarded and played; `environment`, on a benchmark, may have less than the
+    config's. `rewarded` is by the run's rewards, `rewarding` by an environment."""
     own = {*filter(None, [grader]), *(config.rewards.funcs if rewarded else ()), *environment.own_code}
     return {
         "sampling": sampling_settings(config),

@@ -122,35 +122,6 @@ def placed(config: Config, gpus: int) -> tuple[Config, list[str]]:
     return config, []
 
 
-def server_command(
-    server: Server, config: Config, python: str, *, on_cpu: bool
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Command and environment of the server: vLLM's own, with what TRL's trainer needs."""
-    training, model = config.training, config.model
-    words: dict[str, object] = {
-        "--model": resolve_model(server.model) if server.model in STARTERS else server.model,
-        "--host": server.host,  # on several nodes only the address by which the others reach it
-        "--port": server.port,
-        "--tensor-parallel-size": training.vllm_tensor_parallel_size,
-        "--max-model-len": max_model_length(config),
-        "--gpu-memory-utilization": training.values.get("vllm_gpu_memory_utilization", MEMORY_SHARE),
-        "--dtype": server_dtype(config, on_cpu=on_cpu),
-    }
-    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    command = (python, "-m", "covey.rollout.vllm.serve")
-    if model.revision:
-        words["--revision"] = model.revision
-    if training.vllm_model_impl != "vllm":
-        words["--model-impl"] = training.vllm_model_impl
-    rank, _ = served_rank(config)
-    if rank:
-        words["--max-lora-rank"] = rank
-    flags = [text for name, value in words.items() for text in (name, str(value))]
-    if model.trust_remote_code:
-        flags.append("--trust-remote-code")
-    return (*command, *flags), environment
-
-
 def max_model_length(config: Config) -> int:
     """The server's maximum length, prompt and completion together, in tokens."""
     training = config.training
@@ -464,11 +435,32 @@ def _trainer(plan: LaunchPlan, node: int, layout: _Layout, place: Place, python:
 
 
 def _server(plan: LaunchPlan, server: Server, layout: _Layout, config: Config, python: str) -> Process:
-    log = plan.logs / f"{SERVER}.log"
-    command, environment = server_command(server, config, python, on_cpu=not layout.gpus)
+    """The server: vLLM's own, with what TRL's trainer needs."""
+    training, model = config.training, config.model
+    words: dict[str, object] = {
+        "--model": resolve_model(server.model) if server.model in STARTERS else server.model,
+        "--host": server.host,  # on several nodes only the address by which the others reach it
+        "--port": server.port,
+        "--tensor-parallel-size": training.vllm_tensor_parallel_size,
+        "--max-model-len": max_model_length(config),
+        "--gpu-memory-utilization": training.values.get("vllm_gpu_memory_utilization", MEMORY_SHARE),
+        "--dtype": server_dtype(config, on_cpu=not layout.gpus),
+    }
+    if model.revision:
+        words["--revision"] = model.revision
+    if training.vllm_model_impl != "vllm":
+        words["--model-impl"] = training.vllm_model_impl
+    rank, _ = served_rank(config)
+    if rank:
+        words["--max-lora-rank"] = rank
+    flags = [text for name, value in words.items() for text in (name, str(value))]
+    if model.trust_remote_code:
+        flags.append("--trust-remote-code")
+    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
     if layout.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(layout.serving)
-    return Process(SERVER, layout.server_node, layout.serving, command, environment, log)
+    command = (python, "-m", "covey.rollout.vllm.serve", *flags)
+    return Process(SERVER, layout.server_node, layout.serving, command, environment, plan.logs / f"{SERVER}.log")
 
 
 def _gpus_for(config: Config, machine: Machine) -> tuple[str, ...]:

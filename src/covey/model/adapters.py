@@ -174,18 +174,18 @@ def unmerged_exactly(model: nn.Module) -> Iterator[None]:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [layer.get_base_layer() for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
-    owned = [(one, name, weights) for base in layers for one in base.modules() for name, weights in _frozen(one)]
-    kept = [(one, name, weights, _local(weights).to("cpu", copy=True)) for one, name, weights in owned]
+    kept = [
+        (one, name, weights, _local(weights).to("cpu", copy=True))
+        for one in (part for base in layers for part in base.modules())
+        for name, weights in one.named_parameters(recurse=False)
+        if not weights.requires_grad
+    ]
     try:
         yield
     finally:
         for one, name, weights, before in kept:
             _local(weights).copy_(before)
             one._parameters[name] = weights  # merging replaces quantised ones
-
-
-def _frozen(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, one) for name, one in module.named_parameters(recurse=False) if not one.requires_grad]
 
 
 def _local(weights: torch.Tensor) -> torch.Tensor:

@@ -34,18 +34,7 @@ GroupSizes = tuple[int, tuple[int, ...]]
 def split_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, groups: Sequence[GroupSizes], scaling: float | None
 ) -> torch.Tensor:
-    """Attention in which every completion sees its own prompt and itself, causally.
-
-    Args:
-        query: `[1, H·g, N, D]`.
-        key: `[1, H, N, D]`.
-        value: like `key`.
-        groups: the N tokens: of each group its prompt, then its completions.
-        scaling: factor of the scores; None means `1/√D`.
-
-    Returns:
-        `[1, H·g, N, D]`.
-    """
+    """`group_attention` of N tokens, of each group its prompt, then its completions, by PyTorch's kernel for CPUs."""
     factor = query.size(-1) ** -0.5 if scaling is None else scaling
     out: torch.Tensor = _SplitAttention.apply(query, key, value, tuple(groups), factor)  # type: ignore[no-untyped-call]
     return out

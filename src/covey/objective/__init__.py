@@ -26,7 +26,7 @@ from covey.objective.by_rewards import (
     passk_advantages,
     quantile_advantages,
 )
-from covey.objective.groups import maxent_log_weights, maxent_weights
+from covey.objective.groups import maxent_weights
 from covey.objective.interface import Metrics, Objective
 from covey.objective.kl import AdaptiveKL, KLController, kl_per_token
 from covey.objective.maxent import MaxEnt
@@ -54,7 +54,6 @@ __all__ = [
     "dr_grpo_advantages",
     "kl_per_token",
     "make",
-    "maxent_log_weights",
     "maxent_weights",
     "maxrl_advantages",
     "passk_advantages",

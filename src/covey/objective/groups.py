@@ -27,6 +27,7 @@ def maxent_weights(
     q_temperature: float = 1.0,
     q_epsilon: float = 0.0,
     mask_PG: Tensor | None = None,
+    log: bool = False,
 ) -> Tensor:
     """The weight of each completion of a group under the target.
 
@@ -51,6 +52,7 @@ def maxent_weights(
         q_temperature: temperature of the softmax, above 0, in units of reward.
         q_epsilon: floor ε under q, at least 0; G·ε must be below 1.
         mask_PG: which completions count; the others are excluded before any normalisation.
+        log: whether to return the logarithms, -inf where a weight is 0.
 
     Returns:
         Weights `[P, G]`. Each row sums to 1 over the completions that count; a row without any is all zero.
@@ -58,22 +60,6 @@ def maxent_weights(
     Raises:
         ConfigError: a setting is out of range, or the reference is missing.
     """
-    return maxent_log_weights(
-        rewards_PG, ref_logps_PG, tau=tau, beta=beta, q_temperature=q_temperature, q_epsilon=q_epsilon, mask_PG=mask_PG
-    ).exp()
-
-
-def maxent_log_weights(
-    rewards_PG: Tensor,
-    ref_logps_PG: Tensor | None,
-    *,
-    tau: float,
-    beta: float,
-    q_temperature: float = 1.0,
-    q_epsilon: float = 0.0,
-    mask_PG: Tensor | None = None,
-) -> Tensor:
-    """The logarithm of `maxent_weights`, for the same arguments; -inf where the weight is 0."""
     check_maxent_settings(tau, beta, q_temperature, q_epsilon, rewards_PG.shape[-1])
     kept_PG = counting(rewards_PG, mask_PG)
     out_dtype = torch.promote_types(rewards_PG.dtype, torch.float32)
@@ -97,7 +83,8 @@ def maxent_log_weights(
         relative_PG = relative_ref(ref_logps_PG.to(dtype), kept_PG, logits_PG)
         impossible_PG = relative_PG == -math.inf  # also where the exponent is 0 (τ → ∞), as in the limit
         logits_PG = logits_PG + (on_ref * relative_PG).masked_fill(impossible_PG, -math.inf)
-    return log_softmax_over(logits_PG, kept_PG).to(out_dtype)
+    log_w_PG = log_softmax_over(logits_PG, kept_PG).to(out_dtype)
+    return log_w_PG if log else log_w_PG.exp()
 
 
 def log_softmax_over(logits_PG: Tensor, kept_PG: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from covey.config.groups.objectives import MAXENT_FITS, MAXENT_LOSSES, LengthReduction, MaxEntSettings
 from covey.config.values import check_choice
 from covey.errors import ConfigError
-from covey.objective.groups import check_maxent_settings, counting, log_softmax_over, maxent_log_weights, widest_dtype
+from covey.objective.groups import check_maxent_settings, counting, log_softmax_over, maxent_weights, widest_dtype
 from covey.objective.interface import BuiltIn, Metrics
 from covey.runlog import names
 
@@ -63,7 +63,7 @@ class MaxEnt(MaxEntSettings, BuiltIn):
         lengths_PG = lengths_PG.clamp(min=1)
         if ref_logps_PG is not None and self.length_normalize_ref:
             ref_logps_PG = ref_logps_PG / lengths_PG
-        log_w_PG = maxent_log_weights(
+        log_w_PG = maxent_weights(
             rewards_PG.to(widest_dtype(rewards_PG)),
             ref_logps_PG,
             tau=self.tau,
@@ -71,6 +71,7 @@ class MaxEnt(MaxEntSettings, BuiltIn):
             q_temperature=self.q_temperature,
             q_epsilon=self.q_epsilon,
             mask_PG=mask_PG,
+            log=True,
         )
         log_p_PG = None
         if policy_logps_PG is not None:

@@ -244,29 +244,22 @@ class RewardRunner:
 
     def _function(self, position: int, reward: Reward) -> RewardFunction:
         def run(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-            batch = self._batch_for(position, prompts, completions, columns)
+            with self._lock:
+                for batch in self._batches:
+                    if batch.given is completions and position not in batch.collected:
+                        break
+                else:
+                    batch = self._submit(prompts, completions, columns)
+                    self._batches = [*self._batches[1 - _MAX_BATCHES :], batch]
+                batch.collected.add(position)
+                if len(batch.collected) == len(self._rewards):
+                    self._batches.remove(batch)
             return self._collect(batch, position, prompts, columns)
 
         run.__name__ = run.__qualname__ = reward.name
         run.__doc__ = reward.batch.__doc__
         run.runner = self  # type: ignore[attr-defined]  # for callers that can `begin` early
         return run
-
-    def _batch_for(
-        self, position: int, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-    ) -> PendingBatch:
-        """The batch of these very completions; submitted if it is not there or this function has collected it."""
-        with self._lock:
-            for batch in self._batches:
-                if batch.given is completions and position not in batch.collected:
-                    break
-            else:
-                batch = self._submit(prompts, completions, columns)
-                self._batches = [*self._batches[1 - _MAX_BATCHES :], batch]
-            batch.collected.add(position)
-            if len(batch.collected) == len(self._rewards):
-                self._batches.remove(batch)
-            return batch
 
     def _submit(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> PendingBatch:
         try:
@@ -337,9 +330,9 @@ class RewardRunner:
             self._log(batch, reward.name, called, columns)
             return called.values, call_problems(called)
         if grader not in batch.grades:
-            return [], [
-                RewardProblem(None, f"the data must have a column {one_of(find(grader, self._settings).reads)}")
-            ]
+            column, *others = find(grader, self._settings).reads
+            column += f" (or {', '.join(others)})" if others else ""
+            return [], [RewardProblem(None, f"the data must have a column {column}")]
         results = batch.grades[grader].result()
         with self._lock:
             first = grader not in batch.reported
@@ -350,7 +343,7 @@ class RewardRunner:
             log_extra("outcome", [result.outcome and result.outcome.value for result in results])
         if first and callable(log_extra) and grader in MODE_GRADERS and names.MODE not in batch.columns:
             batch.columns[names.MODE] = grader
-            log_extra(names.MODE, [right_mode(result.outcome, result.mode) for result in results])
+            log_extra(names.MODE, [one.mode if one.outcome is Outcome.RIGHT else None for one in results])
         if first and callable(log_extra) and any(detail(result) for result in results):
             log_extra(f"{grader}_tests", [detail(result) for result in results])
         if first:
@@ -492,19 +485,9 @@ class PendingBatch:
         future.add_done_callback(lambda _: self.seconds.update({name: time.monotonic() - self.begun}))
 
 
-def one_of(columns: Sequence[str]) -> str:
-    """`answer`, or `answer (or solution)`."""
-    return columns[0] + (f" (or {', '.join(columns[1:])})" if columns[1:] else "")
-
-
 def detail(result: SampleResult) -> str:
     """What a grader says about a grade; the cause of a failure is logged already."""
     return "" if result.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT) or result.refused else result.cause
-
-
-def right_mode(outcome: Outcome | None, mode: str | None) -> str | None:
-    """The mode of a right answer; None of any other, whatever its grader calls it."""
-    return mode if outcome is Outcome.RIGHT else None
 
 
 def logged_modes(called: CallResult) -> list[str | None] | None:

@@ -56,7 +56,9 @@ def write_completions(directory: Path, step: int, columns: Mapping[str, Sequence
     fields, arrays = [pa.field(STEP, pa.int64())], [pa.array([step] * rows, pa.int64())]
     for name, column in columns.items():
         plain = _is_plain(column)
-        values = list(column) if plain else [_to_json(value) for value in column]
+        # As JSON, types that it lacks (such as dates) are texts: these files are for reading only.
+        texts = (None if one is None else json.dumps(one, ensure_ascii=False, default=str) for one in column)
+        values = list(column if plain else texts)
         arrays.append(pa.array([writable(value) if isinstance(value, str) else value for value in values]))
         fields.append(pa.field(writable(name), arrays[-1].type, metadata=None if plain else JSON_TEXT))
     sink = pa.BufferOutputStream()
@@ -129,8 +131,3 @@ def _is_plain(column: Sequence[Any]) -> bool:
     if kinds <= {int, float}:
         return all(not isinstance(value, int) or abs(value) < 2**53 for value in column)  # exact as float64
     return kinds in ({str}, {bool})
-
-
-def _to_json(value: Any) -> str | None:
-    # Types that JSON lacks (such as dates) are stored as text: these files are for reading only.
-    return None if value is None else json.dumps(value, ensure_ascii=False, default=str)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from covey.config import EvaluationConfig
@@ -37,12 +38,10 @@ from covey.runlog.files import InBackground, json_line, write_atomically
 from covey.runlog.metrics import MetricsWriter
 from covey.runlog.notes import edited
 from covey.training.checkpoint.write import (
-    broadcast_from_main,
     copy_records,
     deciding_metric,
     evaluated,
     event_metrics,
-    fire_on_evaluate,
     is_new_best,
     note_evaluation,
     relink_best,
@@ -126,12 +125,14 @@ class EvaluationCallback(TrainerCallback):
             self._evaluate_now(state, control)
 
     def _evaluate_now(self, state: TrainerState, control: TrainerControl) -> None:
-        row = broadcast_from_main(self._run_evaluation(state))
+        # The main process's row, in every process: they must agree on what is saved and when to stop.
+        row = broadcast_object_list([self._run_evaluation(state)])[0]
         metrics, metric = event_metrics(row), deciding_metric(row, self.best_by)
         if metric in metrics:
             note_evaluation(state, metric, metrics[metric])
-        if metrics:
-            fire_on_evaluate(self.trainer, metrics)
+        if metrics:  # any callback sees them as under transformers
+            handler = self.trainer.callback_handler
+            self.trainer.control = handler.on_evaluate(self.trainer.args, state, self.trainer.control, metrics)
         if self.keep_best_in and is_new_best(state):
             control.should_save = True
 
@@ -270,7 +271,11 @@ class RunLogCallback(TrainerCallback):
         row = names.train_row(logs)
         evaluates = not self.trainer.model.training and any(name.startswith("eval_") for name in logs)
         if step_time := logs.get("step_time"):
-            row[names.COMPLETIONS_PER_SECOND] = self._completions_per_step() / step_time
+            args = self.trainer.args
+            calls_per_step = args.gradient_accumulation_steps / (
+                args.steps_per_generation * self.trainer.num_iterations
+            )
+            row[names.COMPLETIONS_PER_SECOND] = args.generation_batch_size * calls_per_step / step_time
         measured = self.take_times() | memory_in_use()
         if not evaluates:
             row |= measured
@@ -300,12 +305,6 @@ class RunLogCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._writes.wait()
-
-    def _completions_per_step(self) -> float:
-        """Completions per optimiser step, on average."""
-        args = self.trainer.args
-        steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
-        return float(args.generation_batch_size / steps)
 
     def _write_completions(self, step: int) -> None:
         every = self.completions_every_steps

@@ -298,10 +298,6 @@ def _ratios(gold: str, prediction: str) -> bool | None:
     return all(a * theirs[0] == b * ours[0] for a, b in zip(ours, theirs, strict=True))
 
 
-def _is_list(text: str) -> bool:
-    return len(shape.split(text, ",", ";", "and", "or")) > 1
-
-
 def _congruences(gold: str, prediction: str) -> bool | None:
     r"""`5 \pmod{17}`: a modulus that only one side writes does not matter; two must be the same."""
     first, second = shape.MODULUS.search(gold), shape.MODULUS.search(prediction)
@@ -314,7 +310,7 @@ def _congruences(gold: str, prediction: str) -> bool | None:
 
 def _named(gold: str, prediction: str) -> bool | None:
     """`x = 5` is `5`; two names must be the same. Equations with different values may still be equivalent."""
-    if _is_list(gold) or _is_list(prediction):
+    if any(len(shape.split(text, ",", ";", "and", "or")) > 1 for text in (gold, prediction)):  # lists
         return None
     first, second = _statement(gold), _statement(prediction)
     if second is not None and not _is_consistent(second):

@@ -54,9 +54,7 @@ class ObjectiveSettings:
 class LinearSettings(ObjectiveSettings):
     """The settings of an objective that only reweighs advantages."""
 
-    def check_run(
-        self, *, loss_type: str, num_generations: int, max_completion_length: int | None, beta: float | None = None
-    ) -> None:
+    def check_run(self, *, loss_type: str, **run: Any) -> None:
         """Check that the loss is linear in the advantages."""
         if loss_type not in LINEAR_LOSSES:
             why = NOT_LINEAR.get(loss_type, "is not known to carry advantages as they are")
@@ -157,9 +155,7 @@ class MaxEntSettings(ObjectiveSettings):
     """How the target is fitted: weighted maximum likelihood (`mle`), or cross-entropy with the policy's own
     distribution over the group (`listwise`)."""
 
-    def check_run(
-        self, *, loss_type: str, num_generations: int, max_completion_length: int | None, beta: float | None = None
-    ) -> None:
+    def check_run(self, *, loss_type: str, num_generations: int, **run: Any) -> None:
         """Check that the loss supports MaxEnt, and that the floor under q leaves room for q."""
         if loss_type not in MAXENT_LOSSES:
             raise BadKeyError(
@@ -188,9 +184,7 @@ class DrGRPOSettings(ObjectiveSettings):
 
     NAME: ClassVar[str] = "dr_grpo"
 
-    def check_run(
-        self, *, loss_type: str, num_generations: int, max_completion_length: int | None, beta: float | None = None
-    ) -> None:
+    def check_run(self, *, loss_type: str, **run: Any) -> None:
         """Check that the loss is its own."""
         if loss_type != "dr_grpo":
             raise BadKeyError(
@@ -216,13 +210,9 @@ class PassKSettings(LinearSettings):
     k: int = option(2, low=1)
     """The k of pass@k, below `training.num_generations`; 1 is the mean reward."""
 
-    def check_run(
-        self, *, loss_type: str, num_generations: int, max_completion_length: int | None, beta: float | None = None
-    ) -> None:
+    def check_run(self, *, loss_type: str, num_generations: int, **run: Any) -> None:
         """Check the loss, and that a group has more than k completions."""
-        super().check_run(
-            loss_type=loss_type, num_generations=num_generations, max_completion_length=max_completion_length
-        )
+        super().check_run(loss_type=loss_type)
         if self.k >= num_generations:
             raise BadKeyError(
                 "objective.passk_k",
@@ -262,7 +252,7 @@ class XDRSettings(ObjectiveSettings):
     """Whether the advantages of a group keep the sum of magnitudes that they have under Dr. GRPO."""
 
     def check_run(
-        self, *, loss_type: str, num_generations: int, max_completion_length: int | None, beta: float | None = None
+        self, *, loss_type: str, max_completion_length: int | None, beta: float | None = None, **run: Any
     ) -> None:
         """Check the loss, whose length share is that of the utilities, and that there is a reference if it counts."""
         if loss_type not in XDR_LOSSES:

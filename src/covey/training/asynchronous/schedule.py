@@ -209,14 +209,8 @@ def recorded_settings(
     weights: str | None,
     **more: Any,
 ) -> dict[str, Any]:
-    """What a run and its replay must have in common to end at the same weights: by name, as JSON reads it back.
-
-    Args:
-        policy: of the rollouts.
-        sampling: of the completions.
-        weights: their digest before the first step; None where that is over.
-        more: further numbers and texts, by name.
-    """
+    """What a run and its replay must have in common to end at the same weights: by name, as JSON reads it back;
+    `weights` is their digest before the first step, or None where that is over."""
     values = {f"training.{name}": _plain(getattr(args, name)) for name in _SAME}
     values |= {f"sampling.{name}": _plain(value) for name, value in asdict(sampling).items()}
     return {

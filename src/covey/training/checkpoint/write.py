@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from accelerate.utils import broadcast_object_list
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -27,7 +26,7 @@ from covey.runlog.files import InBackground
 from covey.runlog.metrics import MetricsWriter, Row
 
 if TYPE_CHECKING:
-    from transformers import Trainer
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -214,16 +213,6 @@ def relink_best(state: TrainerState, run: RunDirectory) -> None:
     best = recall_best(state, run)
     if best is not None and state.is_world_process_zero:
         run.link_best(best)
-
-
-def fire_on_evaluate(trainer: Trainer, metrics: dict[str, float]) -> None:
-    """Fire `on_evaluate`, so that any callback sees evaluations as under transformers."""
-    trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, metrics)
-
-
-def broadcast_from_main(row: dict[str, Any]) -> dict[str, Any]:
-    """The main process's row, in every process: they must agree on what is saved and when to stop."""
-    return dict(broadcast_object_list([row])[0])
 
 
 def copy_records(run: RunDirectory, checkpoint: Path) -> None:

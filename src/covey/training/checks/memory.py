@@ -170,7 +170,8 @@ def _sampling(
     cached = prompts * prompt_length + rows * training.max_completion_length
     # The layers' weights in another layout on a CPU; cast once in mixed precision.
     prepared = parameters * 4 if shared and not _trains_on_gpu(training) else parameters * 2 * mixed
-    total: int = cached * _cache_bytes_per_token(text, width) + 3 * rows * words * 4 + prepared
+    per_token = 2 * int(text.num_hidden_layers) * _attention_widths(text)[1] * width  # of keys and values
+    total: int = cached * per_token + 3 * rows * words * 4 + prepared
     return total
 
 
@@ -236,7 +237,3 @@ def _attention_widths(text: Any) -> tuple[int, int]:
     heads = int(text.num_attention_heads)
     size = int(getattr(text, "head_dim", None) or int(text.hidden_size) // heads)
     return heads * size, int(getattr(text, "num_key_value_heads", None) or heads) * size
-
-
-def _cache_bytes_per_token(text: Any, width: int) -> int:
-    return 2 * int(text.num_hidden_layers) * _attention_widths(text)[1] * width
