@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from covey.advice import install
-from covey.errors import DataError, ModelError, one_line
+from covey.errors import CoveyError, DataError, ModelError, one_line
 
 _UNREACHABLE = {"ConnectError", "ConnectTimeout"}  # of httpx or httpx2, whichever huggingface_hub uses
 _REMEMBERED_SECONDS = 30.0
@@ -88,21 +89,11 @@ def download_model(address: str) -> Path:
         ModelError: no such address, kagglehub is not installed, or the download fails.
     """
     name = model_handle(address)
-    try:
-        kagglehub = importlib.import_module("kagglehub")
-    except ModuleNotFoundError as error:
-        raise ModelError(
-            f"model.name={address} needs the package kagglehub, which is not installed. Install it with "
-            f"{install('kaggle')}, or download the model and set model.name to its folder."
-        ) from error
-    try:
-        return Path(kagglehub.model_download(name))
-    except Exception as error:  # kagglehub, its HTTP client and the network each raise their own types
-        cause = " ".join(str(error).split()) or type(error).__name__
-        raise ModelError(
-            f"model.name={address} could not be downloaded from Kaggle: {cause} ({type(error).__name__}). Check the "
-            "name, the connection, and that your Kaggle account has accepted the model's licence."
-        ) from error
+    instead = "download the model and set model.name to its folder"
+    advice = "the name, the connection, and that your Kaggle account has accepted the model's licence"
+    return _downloaded(
+        f"model.name={address}", ModelError, instead, advice, lambda kagglehub: kagglehub.model_download(name)
+    )
 
 
 def download_dataset(address: str, key: str) -> Path:
@@ -126,17 +117,23 @@ def download_dataset(address: str, key: str) -> Path:
         )
     size = 4 if len(parts) > 3 and parts[2] == "versions" and parts[3].isdigit() else 2
     handle, file = "/".join(parts[:size]), "/".join(parts[size:])
+    instead = "download the data and let the key name the local file"
+    advice = "the name, the connection, and your Kaggle token if the dataset asks for one"
+    fetch = lambda kagglehub: kagglehub.dataset_download(handle, path=file or None)  # noqa: E731
+    return _downloaded(f"{key}={address}", DataError, instead, advice, fetch)
+
+
+def _downloaded(
+    what: str, error_type: type[CoveyError], instead: str, advice: str, fetch: Callable[[Any], str]
+) -> Path:
+    """What kagglehub fetches into its cache; `what`, `instead` and `advice` are for the errors."""
     try:
         kagglehub = importlib.import_module("kagglehub")
     except ModuleNotFoundError as error:
-        raise DataError(
-            f"{key}={address} needs the package kagglehub, which is not installed. Install it with "
-            f"{install('kaggle')}, or download the data and let the key name the local file."
-        ) from error
+        how = f"Install it with {install('kaggle')}, or {instead}."
+        raise error_type(f"{what} needs the package kagglehub, which is not installed. {how}") from error
     try:
-        return Path(kagglehub.dataset_download(handle, path=file or None))
+        return Path(fetch(kagglehub))
     except Exception as error:  # kagglehub, its HTTP client and the network each raise their own errors
-        raise DataError(
-            f"{key}={address} could not be downloaded from Kaggle: {one_line(error)} ({type(error).__name__}). Check "
-            "the name, the connection, and your Kaggle token if the dataset asks for one."
-        ) from error
+        cause = f"{one_line(error)} ({type(error).__name__})"
+        raise error_type(f"{what} could not be downloaded from Kaggle: {cause}. Check {advice}.") from error

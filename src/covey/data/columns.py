@@ -162,7 +162,18 @@ def prepare(
     """
     columns = find_columns(table, dataset, needs)
     _check_environments(table, needs.environments)
-    _check_num_modes(table)
+    values, bad = table.values(NUM_MODES) if NUM_MODES in table.columns else [], []
+    for row, value in enumerate(values):
+        try:
+            number_of_modes(value)
+        except ValueError:
+            bad.append(row)
+    if bad:
+        raise DataError(
+            f"{table.count(len(bad))} have no number of right answers in column '{NUM_MODES}' "
+            f"({_shown(table, bad, values)}). It is a whole number, or null where it is not known. A column that means "
+            "something else needs another name."
+        )
     prompts, questions = _prompts(table, columns, dataset, notes, needs)
     required = needs.answer_for is not None or dataset.answer_column is not None
     extract_by = extractor_name or dataset.answer_extractor
@@ -248,22 +259,6 @@ def number_of_modes(value: Any) -> int | None:
     if number < 0:
         raise ValueError
     return number
-
-
-def _check_num_modes(table: Table) -> None:
-    """Check that `num_modes`, where there is such a column, can be read."""
-    values, bad = table.values(NUM_MODES) if NUM_MODES in table.columns else [], []
-    for row, value in enumerate(values):
-        try:
-            number_of_modes(value)
-        except ValueError:
-            bad.append(row)
-    if bad:
-        raise DataError(
-            f"{table.count(len(bad))} have no number of right answers in column '{NUM_MODES}' "
-            f"({_shown(table, bad, values)}). It is a whole number, or null where it is not known. A column that means "
-            "something else needs another name."
-        )
 
 
 def _check_environments(table: Table, names: Sequence[str]) -> None:

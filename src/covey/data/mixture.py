@@ -69,7 +69,15 @@ def blend(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) 
         table = _project(read_source(source, key, dataset, notes), source, key)
         check_prompts_differ(table, find_columns(table, dataset, needs), dataset, needs)
         tables.append(table)
-    _check_columns(tables)
+    first = tables[0]
+    for number, table in enumerate(tables[1:], start=1):
+        if set(table.columns) != set(first.columns):
+            raise DataError(
+                f"The datasets of the mixture have different columns: {first.name} has "
+                f"{', '.join(sorted(first.columns))}; {table.name} has {', '.join(sorted(table.columns))}. Keep and "
+                "rename columns so that they are the same, with `columns` in dataset.mixture.datasets[0] or "
+                f"[{number}]: a list of names, or {{old name: new name}}."
+            )
     names = [table.name for table in tables]
     plan = make_plan([len(table) for table in tables], names, dataset, seed)
     _note_shares(plan.train, tables, notes)
@@ -179,18 +187,6 @@ def _project(table: Table, source: MixtureSource, key: str) -> Table:
     if twice:
         raise DataError(f"{key}.columns gives the name {', '.join(map(repr, twice))} to more than one column.")
     return table.project(columns)
-
-
-def _check_columns(tables: Sequence[Table]) -> None:
-    first = tables[0]
-    for number, table in enumerate(tables[1:], start=1):
-        if set(table.columns) != set(first.columns):
-            raise DataError(
-                f"The datasets of the mixture have different columns: {first.name} has "
-                f"{', '.join(sorted(first.columns))}; {table.name} has {', '.join(sorted(table.columns))}. Keep and "
-                "rename columns so that they are the same, with `columns` in dataset.mixture.datasets[0] or "
-                f"[{number}]: a list of names, or {{old name: new name}}."
-            )
 
 
 def _prepare(

@@ -101,7 +101,21 @@ def compare_evaluations(
         RunDirectoryError: one of them is damaged.
     """
     metric = metric or metric_of(first)
-    _check_comparable(first, other, metric, any_sampling=any_sampling)
+    pair, settings = f"{first.folder} and {other.folder}", (first.settings, other.settings)
+    if differ := _differing(*settings, metric, lambda: _which_problems(first, other)):
+        reason, seeds = f"{' and '.join(differ)} differ", _seeds(*settings)
+        raise NotComparableError(
+            f"{pair} cannot be compared: {reason}. Evaluate both on the same problems, with the same system prompt, "
+            f"chat template, grader, rewards, environment and tools.{seeds}",
+            f"{reason}.{seeds}" if seeds else reason,
+        )
+    if differ := [] if any_sampling else _sampled_differently(*settings):
+        shown = f"sampled differently ({', '.join(differ)})"
+        raise NotComparableError(
+            f"{pair} were {shown}, which could explain a difference. Evaluate both alike, or compare them anyway with "
+            "--any-sampling.",
+            shown,
+        )
     ones, others = scores(first, metric), scores(other, metric)
     scored = [at for at, pair in enumerate(zip(ones, others, strict=True)) if all(pair)]
     found = compare([ones[at] for at in scored], [others[at] for at in scored])
@@ -294,26 +308,6 @@ def _column(metric: str) -> Callable[[Mapping[str, Any]], Any]:
     if function != metric:
         return lambda item: item["rewards"][function]
     return _COLUMNS.get(metric, lambda item: item[metric])
-
-
-def _check_comparable(first: StoredEvaluation, other: StoredEvaluation, metric: str, *, any_sampling: bool) -> None:
-    """Raise a `NotComparableError` if two evaluations differ in more than the model: in problems, prompts, grader (for
-    a reward: reward functions), or sampling."""
-    pair, settings = f"{first.folder} and {other.folder}", (first.settings, other.settings)
-    if differ := _differing(*settings, metric, lambda: _which_problems(first, other)):
-        reason, seeds = f"{' and '.join(differ)} differ", _seeds(*settings)
-        raise NotComparableError(
-            f"{pair} cannot be compared: {reason}. Evaluate both on the same problems, with the same system prompt, "
-            f"chat template, grader, rewards, environment and tools.{seeds}",
-            f"{reason}.{seeds}" if seeds else reason,
-        )
-    if differ := [] if any_sampling else _sampled_differently(*settings):
-        shown = f"sampled differently ({', '.join(differ)})"
-        raise NotComparableError(
-            f"{pair} were {shown}, which could explain a difference. Evaluate both alike, or compare them anyway with "
-            "--any-sampling.",
-            shown,
-        )
 
 
 def _differing(

@@ -149,10 +149,10 @@ def grade_batch(
     rows = [row for _, _, row in batch]
     asked = [row.get("prompt") for row in rows]
     texts = whole_answers([str(one.text) for one in completions], asked, prompt_prefix, tags)
-    if grade is None:
-        grades = [HeldOutGrade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
-    else:
+    if grade is not None:
         grades = grade(texts, rows, completions)
+    else:
+        grades = [HeldOutGrade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
     found = []
     for (index, sample, row), one, text, given in zip(batch, completions, texts, grades, strict=True):
         played = played_of(one)

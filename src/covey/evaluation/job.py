@@ -28,12 +28,12 @@ from covey.evaluation.grading import (
     grader_name,
 )
 from covey.evaluation.metrics import compute_metrics
-from covey.evaluation.stored import Target, describe_data, describe_method, find_target, prompts_of, weights_fingerprint
+from covey.evaluation.stored import Target, describe_data, describe_method, prompts_of, weights_fingerprint
 from covey.model.load import load_tokenizer, vocab_size_of
 from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
 from covey.model.reward_model import reward_models
 from covey.rewards.runner import RewardRunner
-from covey.runlog.directory import RunDirectory, describe_environment
+from covey.runlog.directory import describe_environment
 from covey.runlog.evaluations import (
     StoredEvaluation,
     append_completions,
@@ -187,23 +187,6 @@ def run_evaluations(
         return found
 
 
-def run_benchmarks(config: Config, run: RunDirectory, progress: Progress, model: Any = None) -> list[StoredEvaluation]:
-    """Evaluate a run's final model on the benchmarks of its config, as `covey eval RUN` does.
-
-    Args:
-        config: of the run.
-        run: holds the final model, and gets the results.
-        progress: see `Progress`.
-        model: the final model, if it is loaded already.
-
-    Raises:
-        CoveyError: a benchmark cannot be loaded, or there are results of other settings.
-    """
-    target = find_target(str(run.root))
-    of_run = replace(config, model=replace(config.model, name=target.source))
-    return run_evaluations(of_run, target, {}, None, progress, model)
-
-
 def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = None) -> Dataset:
     """The problems of a benchmark, at most `evaluation.max_problems` of them.
 
@@ -249,7 +232,13 @@ def _sets(
 def _held_out(config: Config, *, every_row: bool) -> data.LoadedData:
     """The data of a config, with the rows to evaluate on as its held-out sets."""
     if every_row:
-        rows = _every_row(config)
+        if not (config.dataset.path or config.dataset.id):
+            raise ConfigError(
+                "--all takes every row of a file or a hub dataset (dataset.path, dataset.id), and this data is "
+                f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
+            )
+        whole = replace(config.dataset, test_split=None, test_path=None, test_fraction=None, test_size=0)
+        rows = data.load(whole, config.seed, answer_for=answer_asked_by(config), environment=config.environment).train
         return data.LoadedData(rows, {"all": rows}, [])
     loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config), environment=config.environment)
     if not loaded.evaluation:
@@ -258,16 +247,6 @@ def _held_out(config: Config, *, every_row: bool) -> data.LoadedData:
             "take every row of a file with --all."
         )
     return loaded
-
-
-def _every_row(config: Config) -> Dataset:
-    if not (config.dataset.path or config.dataset.id):
-        raise ConfigError(
-            "--all takes every row of a file or a hub dataset (dataset.path, dataset.id), and this data is "
-            f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
-        )
-    whole = replace(config.dataset, test_split=None, test_path=None, test_fraction=None, test_size=0)
-    return data.load(whole, config.seed, answer_for=answer_asked_by(config), environment=config.environment).train
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,11 @@ class Playing:
         """
         episodes = self.begin(rows, starts) if rows else []
         self.play(engine, episodes, sampling, seed=seed, vocab_size=vocab_size, largest=largest)
-        return self._rewarded(episodes, rows)
+        owned = [has_reward(type(episode.environment)) for episode in episodes]
+        for episode, own in zip(episodes, owned, strict=True):
+            if own and (control := control_of(episode.environment)) is not None:
+                control.begin_reward()  # all at once
+        return [self._completion(*one) for one in zip(episodes, rows, owned, strict=True)]
 
     def begin(self, rows: Sequence[Row], starts: Sequence[int | None]) -> list[Episode]:
         """New episodes of these rows, see `begin_episodes`; those of an earlier call have ended."""
@@ -131,13 +135,6 @@ class Playing:
                 largest=largest,
                 watch=partial(self.watch, episodes),
             )
-
-    def _rewarded(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> list[EpisodeCompletion]:
-        owned = [has_reward(type(episode.environment)) for episode in episodes]
-        for episode, own in zip(episodes, owned, strict=True):
-            if own and (control := control_of(episode.environment)) is not None:
-                control.begin_reward()  # all at once
-        return [self._completion(*one) for one in zip(episodes, rows, owned, strict=True)]
 
     def _completion(self, episode: Episode, row: Row, own: bool) -> EpisodeCompletion:
         rewards: dict[str, float | None] = dict.fromkeys(self._rewarding)

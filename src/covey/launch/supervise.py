@@ -206,8 +206,13 @@ class Serving:
             return False
         self.check()
         if self.is_local:
-            if self.is_up and not answers(self._server.health, _STOP_SECONDS):
-                self._restart_unresponsive()
+            if self.is_up and not answers(self._server.health, _STOP_SECONDS):  # it is exiting, or hangs and is killed
+                deadline = time.monotonic() + _STOP_SECONDS
+                while self._managed is not None and self._managed.poll() is None and time.monotonic() < deadline:
+                    time.sleep(TICK)
+                if self._managed is not None and self._managed.poll() is None:
+                    self._managed.end(_STOP_SECONDS)
+                self.check()
             explains = self._was_lost and (not self.is_up or time.monotonic() - self._up_since < _OUTAGE_SECONDS)
             self._was_lost = False
             return explains
@@ -216,15 +221,6 @@ class Serving:
         self._use_restart("no longer answers")
         self.start()
         return True
-
-    def _restart_unresponsive(self) -> None:
-        """Restart a server that does not answer: it is exiting, or hangs and is killed."""
-        deadline = time.monotonic() + _STOP_SECONDS
-        while self._managed is not None and self._managed.poll() is None and time.monotonic() < deadline:
-            time.sleep(TICK)
-        if self._managed is not None and self._managed.poll() is None:
-            self._managed.end(_STOP_SECONDS)
-        self.check()
 
     def restart(self) -> None:
         """Restart it, if this node runs it."""
@@ -339,7 +335,13 @@ class Supervisor:
                 self._start_training()
                 return self._watch()
             finally:
-                self._end_everything()
+                self._reporter.waiting("", [])
+                self._serving.stop()
+                if self._trainer is not None:
+                    self._trainer.end(self._limits.stop_timeout, at_once=lambda: self._interrupted)
+                    self._trainer = None
+                self._serving.end()
+                end_orphans(_ORPHAN_SECONDS)
 
     # -- stop requests
 
@@ -465,15 +467,6 @@ class Supervisor:
                 give_up = min(give_up, time.monotonic() + self._limits.stop_timeout)
             time.sleep(10 * TICK)
         return self._stopped(clean=True)
-
-    def _end_everything(self) -> None:
-        self._reporter.waiting("", [])
-        self._serving.stop()
-        if self._trainer is not None:
-            self._trainer.end(self._limits.stop_timeout, at_once=lambda: self._interrupted)
-            self._trainer = None
-        self._serving.end()
-        end_orphans(_ORPHAN_SECONDS)
 
 
 def _signal_name(code: int) -> str:

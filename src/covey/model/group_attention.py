@@ -213,23 +213,18 @@ def _takes_flash(
     known = flash_verdict(query, key)
     if known is not None:
         return known
-    groups, length = _first_of(layout)
-    padded = GroupLayout(groups, how="padded")
-    flash = partial(flash_attention, sequences=padded.sequences_on(query.device), scaling=scaling)
-    dense = partial(_masked_attention, layout=padded, scaling=scaling)
-    first = slice(length)
-    return flash_is_right(query[:, :, first], key[:, :, first], value[:, :, first], flash, dense)
-
-
-def _first_of(layout: GroupLayout) -> tuple[tuple[PackedGroup, ...], int]:
-    """The first groups of a row, about `CHECKED` tokens of it, and their number of tokens."""
+    # The first groups of a row, about CHECKED tokens of it.
     taken, length = list[PackedGroup](), 0
     for group in layout.groups:
         taken.append(PackedGroup(group.prompt, group.completions[: _prefix(group, CHECKED - length)]))
         length += group.prompt + sum(taken[-1].completions)
         if length >= CHECKED or len(taken[-1].completions) < len(group.completions):
             break
-    return tuple(taken), length
+    padded = GroupLayout(tuple(taken), how="padded")
+    flash = partial(flash_attention, sequences=padded.sequences_on(query.device), scaling=scaling)
+    dense = partial(_masked_attention, layout=padded, scaling=scaling)
+    first = slice(length)
+    return flash_is_right(query[:, :, first], key[:, :, first], value[:, :, first], flash, dense)
 
 
 def _prefix(group: PackedGroup, room: int) -> int:

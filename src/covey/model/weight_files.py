@@ -61,7 +61,14 @@ def check_file(file: Path, key: str) -> None:
         if file.suffix == ".safetensors":
             read_header(file)
         else:
-            _check_pickle(file)
+            # A zip archive, whose table stands at its end, or from before PyTorch 1.6 a pickle.
+            with file.open("rb") as opened:
+                start = opened.read(len(_LFS))
+            _refuse_stub(file.stat().st_size, start)
+            if start.startswith(b"PK") and not zipfile.is_zipfile(file):
+                raise ValueError("is truncated: the table at its end is missing")
+            if not start.startswith((b"PK", b"\x80")):
+                raise ValueError("is not written by torch.save")
     except OSError as error:
         raise ModelError(f"{key}: {file} cannot be read: {error.strerror}.") from None
     except ValueError as error:
@@ -122,17 +129,6 @@ def _refuse_stub(size: int, start: bytes) -> None:
         raise ValueError("is empty")
     if start.startswith(_LFS):
         raise ValueError("is a Git LFS pointer and not the file itself")
-
-
-def _check_pickle(file: Path) -> None:
-    """A file of `torch.save`: a zip archive, whose table stands at its end, or from before PyTorch 1.6 a pickle."""
-    with file.open("rb") as opened:
-        start = opened.read(len(_LFS))
-    _refuse_stub(file.stat().st_size, start)
-    if start.startswith(b"PK") and not zipfile.is_zipfile(file):
-        raise ValueError("is truncated: the table at its end is missing")
-    if not start.startswith((b"PK", b"\x80")):
-        raise ValueError("is not written by torch.save")
 
 
 def _check_shards(index: Path, key: str) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.answers import Outcome, holds_gold_value
+from covey.answers import Outcome
 from covey.errors import RewardError
 from covey.log_once import log_once
-from covey.rewards.reward import completion_text, content_text, gold_text
+from covey.rewards.reward import content_text
 from covey.rewards.workers.log_values import OWN, is_taken
 from covey.rewards.workers.run_reward import LogEntry, SampleResult
-from covey.runlog import names
 
 _log = logging.getLogger("covey.rewards")
 _SHOWN = 60  # characters of a prompt
@@ -57,21 +56,6 @@ class Findings:
                 log_metric(f"grader/{outcome.value}", counts[outcome] / total)
         self._warn_unparsable_gold(grader, results, prompts)
         self._warn_failed(grader, results, prompts)
-
-    def gold_values(
-        self,
-        results: Sequence[SampleResult],
-        completions: Sequence[Any],
-        rows: Sequence[Mapping[str, Any]],
-        log_metric: Callable[[str, float], None],
-    ) -> None:
-        """Log the share of right completions that hold the gold answer's value, where that is a number: a sign of what
-        the grader misses (`covey.answers.watch`)."""
-        graded = zip(results, map(completion_text, completions), map(gold_text, rows), strict=True)
-        right = [(text, gold) for result, text, gold in graded if gold and result.outcome is Outcome.RIGHT]
-        held = [found for text, gold in right if (found := holds_gold_value(text, gold)) is not None]
-        if held:
-            log_metric(names.GOLD_VALUE_SHARE, sum(held) / len(held))
 
     def settle(
         self,

@@ -248,7 +248,22 @@ def find_custom(name: str, key: str = "rewards.funcs") -> Reward:
         RewardError: it cannot be imported, or does not accept the arguments of a reward.
     """
     function = _function(name, key)
-    _check_signature(function, name, key)
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError as error:  # some functions written in C
+        raise RewardError(
+            f"{key}: {name} has no signature to inspect. Call it from a function of your own: "
+            "def reward(prompts, completions, **kwargs)."
+        ) from error
+    for parameter in parameters.values():
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise RewardError(
+                f"{key}: {name} takes {parameter.name} by position only, but a reward gets everything by "
+                f"keyword: def {function.__name__}(prompts, completions, **kwargs)."
+            )
+    refused = next((given for given in GIVEN if given not in parameters), None)
+    if refused is not None and not _takes_any(function):
+        raise RewardError(_wants_kwargs(function, name, key, refused))
     return Reward(function.__name__, _also_solution(function))
 
 
@@ -293,26 +308,6 @@ def _function(name: str, key: str) -> RewardFunction:
         raise RewardError(f"{key}: {name} is not a function but of type {type(function).__name__}.")
     found: RewardFunction = function
     return found
-
-
-def _check_signature(function: RewardFunction, name: str, key: str) -> None:
-    """Refuse early what would fail at the first training step, as far as is known without the data."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError as error:  # some functions written in C
-        raise RewardError(
-            f"{key}: {name} has no signature to inspect. Call it from a function of your own: "
-            "def reward(prompts, completions, **kwargs)."
-        ) from error
-    for parameter in parameters.values():
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise RewardError(
-                f"{key}: {name} takes {parameter.name} by position only, but a reward gets everything by "
-                f"keyword: def {function.__name__}(prompts, completions, **kwargs)."
-            )
-    refused = next((given for given in GIVEN if given not in parameters), None)
-    if refused is not None and not _takes_any(function):
-        raise RewardError(_wants_kwargs(function, name, key, refused))
 
 
 def _takes_any(function: RewardFunction) -> bool:

@@ -16,13 +16,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
-from covey.answers import VALUE_GRADERS, Outcome
+from covey.answers import VALUE_GRADERS, Outcome, holds_gold_value
 from covey.errors import RewardError
 from covey.importing import is_given
 from covey.log_once import log_once
 from covey.rewards.findings import Findings, NoRewardCheck, RewardProblem
 from covey.rewards.registry import MODE_GRADERS, find, refuse_equal_names
-from covey.rewards.reward import Graded, Reward, RewardFunction, RewardSettings, completion_text, whole_answers
+from covey.rewards.reward import (
+    Graded,
+    Reward,
+    RewardFunction,
+    RewardSettings,
+    completion_text,
+    gold_text,
+    whole_answers,
+)
 from covey.rewards.workers.inline import InProcess
 from covey.rewards.workers.pool import NotPortableError, WorkerPool, accepted
 from covey.rewards.workers.run_reward import LOGS, CallResult, SampleResult
@@ -350,7 +358,12 @@ class RewardRunner:
             log_metric = columns.get("log_metric")
             self._findings.outcomes(grader, results, prompts, log_metric)
             if grader in VALUE_GRADERS and callable(log_metric):
-                self._findings.gold_values(results, batch.completions, rows_for_grading(prompts, columns), log_metric)
+                golds = map(gold_text, rows_for_grading(prompts, columns))
+                graded = zip(results, map(completion_text, batch.completions), golds, strict=True)
+                right = [(text, gold) for one, text, gold in graded if gold and one.outcome is Outcome.RIGHT]
+                held = [found for text, gold in right if (found := holds_gold_value(text, gold)) is not None]
+                if held:  # a sign of what the grader misses (`covey.answers.watch`)
+                    log_metric(names.GOLD_VALUE_SHARE, sum(held) / len(held))
         return values_of(reward, prompts, batch.completions, results), grading_problems(results)
 
     def _log(self, batch: PendingBatch, reward: str, called: CallResult, columns: Mapping[str, Any]) -> None:
@@ -417,16 +430,12 @@ def arguments_for_call(
         if name in arguments:
             arguments[name] = None  # the worker inserts its recorder
     if _STATE in arguments:
-        arguments[_STATE] = plain_state(arguments[_STATE])
+        # A copy that needs no library: its plain values, with the last 100 log entries.
+        values = {name: value for name, value in vars(arguments[_STATE]).items() if not name.startswith("_")}
+        if isinstance(values.get("log_history"), list):
+            values["log_history"] = values["log_history"][-_LATEST_LOGS:]
+        arguments[_STATE] = SimpleNamespace(**{name: _plain(value) for name, value in values.items()})
     return {"prompts": prompts, "completions": completions, **arguments}
-
-
-def plain_state(state: Any) -> SimpleNamespace:
-    """A copy of the trainer's state that needs no library: its plain values, with the last 100 log entries."""
-    values = {name: value for name, value in vars(state).items() if not name.startswith("_")}
-    if isinstance(values.get("log_history"), list):
-        values["log_history"] = values["log_history"][-_LATEST_LOGS:]
-    return SimpleNamespace(**{name: _plain(value) for name, value in values.items()})
 
 
 def _plain(value: Any) -> Any:

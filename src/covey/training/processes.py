@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -70,7 +71,11 @@ class Processes:
         for axis in ("tp", "cp", "sp"):  # from an accelerate config
             size = int(os.environ.get(f"PARALLELISM_CONFIG_{axis.upper()}_SIZE", "1"))
             check_axis(axis, size, "the accelerate config")
-        _check_deepspeed()
+        if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" and find_spec("deepspeed") is None:
+            raise ConfigError(
+                "This run was started with an accelerate config for DeepSpeed, and the package deepspeed is not "
+                "installed: pip install deepspeed, or use FSDP2, which needs no package (launch.accelerate=fsdp2)."
+            )
         if processes == 1:
             return cls()
         import torch
@@ -232,16 +237,6 @@ def _destroy_group() -> None:
 def _elsewhere(entry: str) -> EndedElsewhereError:
     index, code = entry.split()
     return EndedElsewhereError(int(index), int(code))
-
-
-def _check_deepspeed() -> None:
-    from importlib.util import find_spec
-
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" and find_spec("deepspeed") is None:
-        raise ConfigError(
-            "This run was started with an accelerate config for DeepSpeed, and the package deepspeed is not installed: "
-            "pip install deepspeed, or use FSDP2, which needs no package (launch.accelerate=fsdp2)."
-        )
 
 
 def silent_console() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -76,19 +77,16 @@ class Proposal:
         keys = {**self.keys, **({"rewards.funcs": [f"{stub}:my_reward"]} if stub else {})}
         text = Path(__file__).with_name("own_rows.yaml").read_text(encoding="utf-8")
         text = text.replace("{rows}", Path(keys["dataset.path"]).name).replace("{answers}", self.facts["answers"])
-        lines, header, why, before = list[str](), list[str](), list[str](), ""
-        for line in text.splitlines():
-            if line.startswith("  #"):
-                why = [*(why if before.startswith("  #") else []), line]
-            elif line.startswith("  ") and (key := f"{header[-1]}{line}".replace(":  ", ".")[:-1]) in keys:
-                lines += [*header[:-1], *why, f"{line} {_yaml(keys.pop(key))}"]
-                header, why = header[-1:], []
-            elif line and not line.startswith(" "):
-                header = ["", line, line]
-                lines += [line] if line.startswith("#") else []
-            before = line
-        rest = [f"{key}: {_yaml(value)}" for key, value in keys.items()]
-        return "\n".join([*lines, *(["", "# As given on the command line.", *rest] if rest else [])]) + "\n"
+        recipe = text[: text.index("\n") + 1]
+        for group, inside in re.findall(r"^(\w+):\n((?: .*\n)+)", text, re.MULTILINE):
+            lines = ""
+            for why, names in re.findall(r"((?:  #.*\n)+)((?:  \w+:\n)+)", inside):
+                found = [name for name in re.findall(r"\w+", names) if f"{group}.{name}" in keys]
+                lines += why if found else ""
+                lines += "".join(f"  {name}: {_yaml(keys.pop(f'{group}.{name}'))}\n" for name in found)
+            recipe += f"\n{group}:\n{lines}" if lines else ""
+        recipe += "\n# As given on the command line.\n" if keys else ""
+        return recipe + "".join(f"{key}: {_yaml(value)}\n" for key, value in keys.items())
 
 
 def propose(file: str, model: str | None, words: Sequence[str | Flag] = ()) -> Proposal:

@@ -31,7 +31,7 @@ from covey.runlog.notes import record_environment, write_failure
 from covey.training.build import build_trainer, save_final_model
 from covey.training.checkpoint.resume import ResumePlan, plan_resume
 from covey.training.checkpoint.vocab_expansion import expanded
-from covey.training.checks.findings import log_ignored, print_findings
+from covey.training.checks.findings import print_findings
 from covey.training.checks.needs import check_disk_space
 from covey.training.checks.trackers import guard_trackers, log_benchmarks, tracker_environment
 from covey.training.examination import Examination
@@ -141,7 +141,10 @@ def _begin(
             stack.callback(checked.close)
             findings, ignored = checked.must_pass()
         print_findings(console, findings)
-        log_ignored(early_log, ignored)
+        with early_log.open("a", encoding="utf-8") as log:
+            for finding in ignored:
+                now = time.strftime("%Y-%m-%d %H:%M:%S")
+                log.write(f"{now} ignore_checks=[{finding.key}]: {redact(finding.text)}\n")
         return _build(checked, plan, console, processes, early_log)
 
 
@@ -279,7 +282,8 @@ def _train(job: _Job, console: Any) -> RunResult:
 
 def _save(job: _Job, display: Display) -> None:
     """Save the final model, and evaluate it on the benchmarks."""
-    from covey.evaluation.job import run_benchmarks
+    from covey.evaluation.job import run_evaluations
+    from covey.evaluation.stored import find_target
 
     config, run, trainer = job.config, job.run, job.trainer
     display.status("saving the model")
@@ -288,7 +292,10 @@ def _save(job: _Job, display: Display) -> None:
     job.processes.leave()  # the others need not wait for the rest of the main process
     if config.evaluation.benchmarks and job.processes.is_main:
         model = None if merge or job.processes.count > 1 else trainer.accelerator.unwrap_model(trainer.model)
-        found = run_benchmarks(config, run, lambda name, done, of: display.status(f"{name}: {done} of {of}"), model)
+        target = find_target(str(run.root))
+        of_run = dataclasses.replace(config, model=dataclasses.replace(config.model, name=target.source))
+        progress = lambda name, done, of: display.status(f"{name}: {done} of {of}")  # noqa: E731
+        found = run_evaluations(of_run, target, {}, None, progress, model)
         log_benchmarks(trainer, found)
 
 

@@ -184,7 +184,10 @@ class SourceIndex:
         self._numbers = {name: _joined([file.numbers[name] for file in files]) for name in _NUMBERS}
         self._words = {name: _joined([file.texts[name] for file in files]) for name in _TEXTS}
         self._truncated = _joined([file.truncated for file in files])
-        self.facets = self._facets()
+        words = {name: sorted({*values} - {None}) for name, values in self._words.items()}
+        figures = {**{name: self._numbers[name] for name in _FACETS}, "truncated": self._truncated}
+        has = [name for name, values in figures.items() if not np.isnan(values).all()]
+        self.facets = {"outcomes": words["outcome"], "ends": words["ended"], "has": has}
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -253,13 +256,6 @@ class SourceIndex:
             "question": question,
             "text": text,
         }
-
-    def _facets(self) -> dict[str, list[str]]:
-        """Which outcomes and ends there are, and which figures: what can be filtered and sorted by."""
-        words = {name: sorted({*values} - {None}) for name, values in self._words.items()}
-        figures = {**{name: self._numbers[name] for name in _FACETS}, "truncated": self._truncated}
-        has = [name for name, values in figures.items() if not np.isnan(values).all()]
-        return {"outcomes": words["outcome"], "ends": words["ended"], "has": has}
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -384,38 +380,6 @@ class CompletionStore:
         return columns, texts
 
 
-def group_of(source: Source, row: str) -> Shown:
-    """A completion's whole group: what is in a list under `row` names the completion.
-
-    Raises:
-        ConfigError: there is no such completion.
-        RunDirectoryError: its file is damaged.
-    """
-    named = _ROW.fullmatch(row)
-    step = int(named[1]) if named and named[1] else None
-    if named and step in source.files:
-        place = int(named[2])
-        for places, group in source.groups(step, only={place}, most=None):
-            for at, one in zip(places, group["completions"], strict=True):
-                one["row"] = row_name(step, at)
-            return {"source": source.name, **group}
-    raise ConfigError(f"{source.name} has no completion {row}: name one by its `row` in the list.")
-
-
-def find_source(folder: Path, name: str) -> Source:
-    """A source of a run.
-
-    Raises:
-        ConfigError: it has none of this name.
-    """
-    found = sources_of(folder)
-    for source in found:
-        if source.name == name:
-            return source
-    known = ", ".join(source.name for source in found) or "none"
-    raise ConfigError(f"{folder} has no completions of {name!r}; it has those of: {known}.")
-
-
 class _View:
     """The endpoints, which run in threads."""
 
@@ -434,7 +398,16 @@ class _View:
         return Json(self._store.find(self._source(request), query))
 
     def completion(self, request: Request) -> Response:
-        return Json(group_of(self._source(request), wanted(request, "row")))
+        """A completion's whole group."""
+        source, row = self._source(request), wanted(request, "row")
+        named = _ROW.fullmatch(row)
+        step = int(named[1]) if named and named[1] else None
+        if named and step in source.files:
+            for places, group in source.groups(step, only={int(named[2])}, most=None):
+                for at, one in zip(places, group["completions"], strict=True):
+                    one["row"] = row_name(step, at)
+                return Json({"source": source.name, **group})
+        raise ConfigError(f"{source.name} has no completion {row}: name one by its `row` in the list.")
 
     def search(self, request: Request) -> Response:
         q, limit = wanted(request, "q"), whole(request.query_params, "limit", MOST_FOUND)
@@ -457,7 +430,12 @@ class _View:
         return Json({"total": sum(one["total"] for one in found), "found": found, "damaged": damaged})
 
     def _source(self, request: Request) -> Source:
-        return find_source(self._runs.path(wanted(request, "id")), wanted(request, "source"))
+        folder, name = self._runs.path(wanted(request, "id")), wanted(request, "source")
+        found = {source.name: source for source in reversed(sources_of(folder))}
+        if name not in found:
+            known = ", ".join(reversed(found)) or "none"
+            raise ConfigError(f"{folder} has no completions of {name!r}; it has those of: {known}.")
+        return found[name]
 
 
 def _named(source: Source) -> dict[str, str]:

@@ -109,7 +109,12 @@ class _ForkServer:
         while os.getppid() == self._parent:
             wait = _REAP_CHECK if self._killed or self._leftovers else _PARENT_CHECK
             ready = select.select(sources, [], [], wait)[0]
-            self._reap()
+            for pid in list(self._killed):
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    self._killed.remove(pid)
+                    self._leftovers = True
+            if self._leftovers:
+                self._kill_leftovers()
             if self._output.read_end in ready:
                 self._output.copy()
             elif not ready:
@@ -153,14 +158,6 @@ class _ForkServer:
                 kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue  # ended already; its id is not reused before it is reaped
-
-    def _reap(self) -> None:
-        for pid in list(self._killed):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                self._killed.remove(pid)
-                self._leftovers = True
-        if self._leftovers:
-            self._kill_leftovers()
 
     def _kill_leftovers(self) -> None:
         self._leftovers = leftover_processes.kill_leftovers(self._children | self._killed | self._helpers)

@@ -145,7 +145,13 @@ class Supervisor(ABC, Generic[Item, Worker]):
         finally:
             with self._lock:
                 self._ended = True
-            self._end_all()
+            for worker in list(self._workers):
+                self._drop(worker)
+            if self._fork_server is not None:
+                self._fork_server.close()
+            self._selector.close()
+            self._wake.close()
+            self._woken.close()
             self._fail(self._unfinished())
             while not self._intake.empty():
                 self._fail(self._intake.get() or [])
@@ -160,7 +166,12 @@ class Supervisor(ABC, Generic[Item, Worker]):
                 if key.data is None:
                     self._take_items()
                 elif key.data is server:
-                    self._greet(server)
+                    # If loading what its workers share started threads, a fork would not be safe.
+                    if server.wait_until_ready() and self._start.preload:
+                        server.ready = False
+                        self._replace_fork_server()
+                    else:
+                        self._selector.unregister(server.control)
                 elif key.data in self._workers:
                     self._read(key.data, has_ended=key.fileobj == key.data.pidfd)
             self._check()
@@ -191,14 +202,6 @@ class Supervisor(ABC, Generic[Item, Worker]):
             self._ready_by = time.monotonic() + _PRELOAD_SECONDS
             self._selector.register(self._fork_server.control, selectors.EVENT_READ, self._fork_server)
         return self._fork_server.ready
-
-    def _greet(self, server: ForkServer) -> None:
-        """The fork server has loaded what its workers share. If that started threads, a fork would not be safe."""
-        if server.wait_until_ready() and self._start.preload:
-            server.ready = False
-            self._replace_fork_server()
-        else:
-            self._selector.unregister(server.control)
 
     def _read(self, worker: Worker, *, has_ended: bool) -> None:
         if has_ended:  # a process that it started may hold the channel open, so that a blocking read would never end
@@ -269,12 +272,3 @@ class Supervisor(ABC, Generic[Item, Worker]):
         if self._fork_servers_lost >= MOST_TRIES:
             raise self._useless()
         self._wake.send(b"x")  # so that the next turn assigns what is left
-
-    def _end_all(self) -> None:
-        for worker in list(self._workers):
-            self._drop(worker)
-        if self._fork_server is not None:
-            self._fork_server.close()
-        self._selector.close()
-        self._wake.close()
-        self._woken.close()

@@ -138,21 +138,17 @@ def values_at(nodes: tuple[Node, ...], place: Mapping[str, Fraction], imaginary:
 _contexts = threading.local()  # mpmath's precision belongs to a context, and a context to a thread
 
 
-def _context() -> Any:
-    if not hasattr(_contexts, "one"):
-        import mpmath
-
-        _contexts.one = mpmath.MPContext()
-    return _contexts.one
-
-
 class _Run:
     """One pass over an expression, at one precision in bits."""
 
     def __init__(self, at: Mapping[str, Fraction], precision: int, imaginary: bool) -> None:
         self._at = at
         self._imaginary = imaginary
-        self._mp = _context()
+        if not hasattr(_contexts, "one"):
+            import mpmath
+
+            _contexts.one = mpmath.MPContext()
+        self._mp = _contexts.one
         self._mp.prec = precision
         self._cost = _FUNCTION_COST * (precision / _FIRST_PRECISION) ** 1.4
         self._small = self._mp.ldexp(1, -precision // 2)

@@ -9,10 +9,13 @@ from typing import Any
 from covey.cli import config_arguments
 from covey.cli.config_arguments import Request, value_of
 from covey.cli.json_output import add_json, print_json
-from covey.config import Config, differences, known_keys
+from covey.config import Config, differences, document, known_keys
+from covey.config.aliases.resolve import explain_alias
 from covey.config.compose.build import as_dict
 from covey.config.compose.render import is_compared
+from covey.config.keys import GROUPS
 from covey.config.secrets import redact_value, without_secrets
+from covey.config.values import show
 from covey.errors import ConfigError
 
 _DEFAULTS = ""
@@ -45,14 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.as_json and (arguments.doc or arguments.cfg or arguments.info):
         raise ConfigError("--json goes with the config and with --diff, not with --doc, --cfg or --info.")
     if arguments.doc:
-        from covey.cli.explain import explain
-
-        print(explain(arguments.doc, request), end="")
+        print(_explained(arguments.doc, request))
         return 0
     if arguments.cfg or arguments.info:
-        from covey.cli.hydra_views import show
+        from covey.cli import hydra_views
 
-        return show(request, arguments.cfg, arguments.info)
+        return hydra_views.show(request, arguments.cfg, arguments.info)
     if arguments.diff is not None:
         return _compare(arguments.diff, request, as_json=arguments.as_json)
     composed = request.compose(config_arguments.processes_of)
@@ -64,6 +65,24 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(to_yaml(composed.config), end="")
     return 0
+
+
+def _explained(name: str, request: Request) -> str:
+    """The meaning of a key, or of another tool's name for one, its origin, and its value in this run. Raises a
+    `ConfigError` for an unknown name, naming the nearest ones, or if the run cannot be composed."""
+    key, alias = explain_alias(name)
+    if not key:
+        return alias
+    doc = document(key)
+    fields = {"type": doc.type}
+    if key not in GROUPS:
+        composed = request.compose()
+        origin = composed.origins.get(key)
+        place = "from Covey's defaults and groups" if origin is None else f"set by {origin}"
+        fields |= {"default": show(doc.default), "origin": "Covey" if doc.origin == "covey" else "TRL's GRPOConfig"}
+        fields["here"] = f"{show(redact_value(key, value_of(composed.config, key)))}, {place}"
+    lines = [key, *(f"  {field:<8} {text}" for field, text in fields.items()), "", doc.doc]
+    return "\n".join([alias, *lines] if alias else lines)
 
 
 def _compare(other: str, request: Request, *, as_json: bool) -> int:
@@ -86,8 +105,6 @@ def _compare(other: str, request: Request, *, as_json: bool) -> int:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
-
-    from covey.config.values import show
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("key", other or "default", "here"):

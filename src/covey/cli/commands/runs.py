@@ -74,7 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
         entries = [*{Path(entry.path).absolute(): entry for entry in entries}.values()]
     for entry in entries:
         if action == "path":
-            _print_path(Path(entry.path).absolute())
+            # As it is, also one that is no text; on a terminal as text that is safe to print.
+            if isinstance(sys.stdout, TextIOWrapper):
+                sys.stdout.reconfigure(errors="surrogateescape")
+            path = Path(entry.path).absolute()
+            print(_readable(str(path)) if sys.stdout.isatty() else path)
         elif action == "tail":
             _tail(Path(entry.path), 20 if arguments.lines is None else arguments.lines, follow=arguments.follow)
         else:
@@ -187,13 +191,6 @@ def _local(started: str | None) -> str:
         return datetime.fromisoformat(started or "").astimezone().strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError):
         return ""
-
-
-def _print_path(path: Path) -> None:
-    """Print a path as it is, also one that is no text; on a terminal as text that is safe to print."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")
-    print(_readable(str(path)) if sys.stdout.isatty() else path)
 
 
 def _tail(folder: Path, lines: int, *, follow: bool) -> None:

@@ -104,7 +104,9 @@ class SweepDisplay:
         table = Table(box=SIMPLE_HEAD, show_header=False, pad_edge=False)
         for column in range(5):
             table.add_column(no_wrap=True, justify="right" if column == 4 else "left", overflow="ellipsis")
-        first = self._first_shown(room)
+        # Two above the first running job.
+        running = (row for row, one in enumerate(self._results) if one.state.state == RUNNING)
+        first = max(0, min(next(running, 0) - 2, len(self._results) - room))
         shown = self._results[first : first + room]
         for one in shown:
             name, state, *others = self._cells(one)
@@ -113,11 +115,6 @@ class SweepDisplay:
             counts = [(state, sum(one.state.state == state for one in self._results)) for state in _STYLES]
             table.add_row(Text(", ".join(f"{count} {state}" for state, count in counts if count), style="dim"))
         return table
-
-    def _first_shown(self, room: int) -> int:
-        """First row shown of a long list: two above the first running job."""
-        running = (row for row, one in enumerate(self._results) if one.state.state == RUNNING)
-        return max(0, min(next(running, 0) - 2, len(self._results) - room))
 
 
 def as_table(sheet: Sheet) -> Table:

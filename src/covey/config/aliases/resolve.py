@@ -192,7 +192,11 @@ class _AliasResolver:
         if item.delete:
             self.result.settings.append(Setting(known.key, item.value, item, known.native))
             return
-        value = self._with_references(item, known)
+        # Aliases in ${name} become Covey's keys.
+        value = item.value
+        if known.convert is not None and isinstance(value, str) and (match := _REFERENCE.fullmatch(value)):
+            value = self.values.get(match[1], value)
+        value = _walk_texts(value, self._refer)
         if value is None and not known.native and "None" not in members(known.type):
             return  # other tools write null for what is not set
         if value != item.value and value == f"${{{known.key}}}":
@@ -256,13 +260,6 @@ class _AliasResolver:
         both = f" (both set {key})" if key not in names else ""
         text = f"={show(new.value)} and {old.name}={show(old.value)} contradict each other{both}: keep one of them."
         raise BadKeyError(new.name, text, new.sentence())
-
-    def _with_references(self, item: Written, known: Alias) -> Any:
-        """The value, with aliases in `${name}` replaced by Covey's keys."""
-        value = item.value
-        if known.convert is not None and isinstance(value, str) and (match := _REFERENCE.fullmatch(value)):
-            value = self.values.get(match[1], value)
-        return _walk_texts(value, self._refer)
 
     def _refer(self, text: str) -> str:
         def replace(match: re.Match[str]) -> str:

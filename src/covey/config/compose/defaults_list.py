@@ -73,7 +73,10 @@ class Files:
         for path in sorted(self.given, key=lambda path: path != self.root):
             entries = self._entries_of(path, self.given[path])
             self._entries[path] = entries if path == self.root else self._as_choices(entries, path)
-            added = self._added_by(path)
+            lists = [e for e in self._entries[path] if isinstance(e, GroupDefault) and isinstance(e.value, list)]
+            groups = {str(entry.group).strip("/") for entry in lists}
+            groups |= {"tuning"} if "model" in groups else set()  # it follows the name of one model
+            added = groups | set(self._list(path, [], adding=True).overrides.known_choices)
             self._known |= added
             self._taken |= added if path == self.root else set()
 
@@ -119,13 +122,6 @@ class Files:
             return [ConfigDefault(path="_self_"), *groups, *(above if self.root == _BASE else [])]
         own = self._with_asked(path, self._entries.get(path) or self._entries_of(path, file))
         return [ConfigDefault(path=f"/{_BASE}", package="_global_"), *below, *own, *above] if path == self.root else own
-
-    def _added_by(self, path: str) -> set[str]:
-        """The groups that a recipe or primary config adds, with those of the files in its defaults list."""
-        lists = [e for e in self._entries[path] if isinstance(e, GroupDefault) and isinstance(e.value, list)]
-        groups = {str(entry.group).strip("/") for entry in lists}
-        groups |= {"tuning"} if "model" in groups else set()  # it follows the name of one model
-        return groups | set(self._list(path, [], adding=True).overrides.known_choices)
 
     def _entries_of(self, path: str, file: ConfigFile) -> list[InputDefault]:
         """What a file's defaults list holds, without Hydra's own settings, nor other tools' groups in a recipe."""

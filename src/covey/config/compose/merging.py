@@ -139,7 +139,14 @@ class Merging:
             }
             if (asked, typed) == before:
                 break
-        self._leave_out()
+        # The settings of other objectives than the one that is chosen last, by its group or by a key, are left out.
+        option, by = self.composition.option("objective"), self.composition.chosen.get("objective")
+        chosen = None
+        if option is not None and by is not None:
+            name = next((s.value for s in self._source_of(option).settings if s.key == "objective.name"), None)
+            chosen = (self.composition.place(by), name) if name is not None else None
+        others = [Source() if part.builtin or part is option else source for part, source in self._pairs()]
+        self._computed = leave_out_other_objectives((*others, self.sources[-1]), chosen)
 
     def _read(self) -> None:
         """Resolve the keys of every part and of the command line to Covey's own."""
@@ -182,16 +189,6 @@ class Merging:
                 keys |= self._source_of(option).keys
                 keys |= {f"{option.group}."} if any(key.startswith(f"{option.group}.") for key in keys) else set()
             source.settings = [s for s in source.settings if not {s.key, f"{s.key.partition('.')[0]}."} & keys]
-
-    def _leave_out(self) -> None:
-        """Leave out the settings of other objectives than the one that is chosen last, by its group or by a key."""
-        option, by = self.composition.option("objective"), self.composition.chosen.get("objective")
-        chosen = None
-        if option is not None and by is not None:
-            name = next((s.value for s in self._source_of(option).settings if s.key == "objective.name"), None)
-            chosen = (self.composition.place(by), name) if name is not None else None
-        others = [Source() if part.builtin or part is option else source for part, source in self._pairs()]
-        self._computed = leave_out_other_objectives((*others, self.sources[-1]), chosen)
 
     def _source_of(self, wanted: Part) -> Source:
         return next(source for part, source in self._pairs() if part is wanted)

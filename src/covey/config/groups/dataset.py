@@ -292,7 +292,18 @@ class DatasetConfig(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_library()
+        if self.library is None:
+            check_choice("dataset.task", self.task, TASKS)
+        elif self.task is None:
+            raise BadKeyError("dataset.library", f"={self.library} needs one of its tasks: set dataset.task=NAME.")
+        for name in ("settings", "hard_settings"):
+            given = getattr(self, name)
+            if given and self.library is None:
+                raise BadKeyError(
+                    f"dataset.{name}",
+                    f"={show(given)} is for the tasks of a library (dataset=reasoning_gym); the built-in tasks have "
+                    "dataset.difficulty and dataset.hard_difficulty.",
+                )
         other = "path" if self.path else "id"
         if self.mixture.datasets and (self.task or self.path or self.id):
             named = "task" if self.task else other
@@ -331,20 +342,6 @@ class DatasetConfig(Group):
             if share is not None and share >= 1:
                 raise BadKeyError(f"dataset.{name}", f"={show(share)} is out of range: it must be below 1.")
         _check_extractor(self.answer_extractor, "dataset.answer_extractor")
-
-    def _check_library(self) -> None:
-        if self.library is None:
-            check_choice("dataset.task", self.task, TASKS)
-        elif self.task is None:
-            raise BadKeyError("dataset.library", f"={self.library} needs one of its tasks: set dataset.task=NAME.")
-        for name in ("settings", "hard_settings"):
-            given = getattr(self, name)
-            if given and self.library is None:
-                raise BadKeyError(
-                    f"dataset.{name}",
-                    f"={show(given)} is for the tasks of a library (dataset=reasoning_gym); the built-in tasks have "
-                    "dataset.difficulty and dataset.hard_difficulty.",
-                )
 
 
 EXTRACTORS = ("none", "gsm8k", "boxed", "answer_tag")

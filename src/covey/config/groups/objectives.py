@@ -54,7 +54,7 @@ class ObjectiveSettings:
 class LinearSettings(ObjectiveSettings):
     """The settings of an objective that only reweighs advantages."""
 
-    def check_run(self, *, loss_type: str, **run: Any) -> None:
+    def check_run(self, *, loss_type: str, num_generations: int, **run: Any) -> None:
         """Check that the loss is linear in the advantages."""
         if loss_type not in LINEAR_LOSSES:
             why = NOT_LINEAR.get(loss_type, "is not known to carry advantages as they are")
@@ -212,7 +212,7 @@ class PassKSettings(LinearSettings):
 
     def check_run(self, *, loss_type: str, num_generations: int, **run: Any) -> None:
         """Check the loss, and that a group has more than k completions."""
-        super().check_run(loss_type=loss_type)
+        super().check_run(loss_type=loss_type, num_generations=num_generations)
         if self.k >= num_generations:
             raise BadKeyError(
                 "objective.passk_k",
@@ -392,7 +392,20 @@ def check_objective(objective: ObjectiveConfig, training: TrainingConfig) -> Non
             beta=training.beta,
         )
     if training.beta == 0:
-        _check_needs_no_reference(objective)
+        works = "set training.beta above 0, such as 0.04"
+        if objective.kl.controller == "adaptive":
+            raise BadKeyError(
+                "objective.kl.controller",
+                "=adaptive holds the KL divergence from the reference model at a target, but with training.beta=0 "
+                f"there is no reference model, and β could not move: {works}, where β starts, or choose "
+                "objective.kl.controller=fixed.",
+            )
+        if objective.kl.stop_above is not None:
+            raise BadKeyError(
+                "objective.kl.stop_above",
+                f"={show(objective.kl.stop_above)} limits the KL divergence from the reference model, but with "
+                f"training.beta=0 there is no reference model: {works}, or leave stop_above out.",
+            )
 
 
 def groups_per_round(max_prompts: int, num_generations: int, processes: int) -> int:
@@ -410,20 +423,3 @@ def groups_per_round(max_prompts: int, num_generations: int, processes: int) -> 
             "to 0 for none.",
         )
     return found
-
-
-def _check_needs_no_reference(objective: ObjectiveConfig) -> None:
-    works = "set training.beta above 0, such as 0.04"
-    if objective.kl.controller == "adaptive":
-        raise BadKeyError(
-            "objective.kl.controller",
-            f"=adaptive holds the KL divergence from the reference model at a target, but with training.beta=0 there "
-            f"is no reference model, and β could not move: {works}, where β starts, or choose "
-            "objective.kl.controller=fixed.",
-        )
-    if objective.kl.stop_above is not None:
-        raise BadKeyError(
-            "objective.kl.stop_above",
-            f"={show(objective.kl.stop_above)} limits the KL divergence from the reference model, but with "
-            f"training.beta=0 there is no reference model: {works}, or leave stop_above out.",
-        )

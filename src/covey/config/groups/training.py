@@ -373,12 +373,6 @@ ASKS_FOR_NOTHING = (None, 0.0, "random")
 """Their values that are accepted."""
 
 
-def _refuse_unfollowed(name: str, value: Any) -> None:
-    """Raise a `BadKeyError` for a value of TRL's that training would not follow; what asks for nothing is accepted."""
-    if name in REFUSED and value not in ASKS_FOR_NOTHING:
-        raise BadKeyError(f"training.{name}", f"={show(value)} has no effect in GRPO: {REFUSED[name]}. Leave it out.")
-
-
 OWNED_ELSEWHERE = {
     "output_dir": "set output_dir at the top level instead",
     "run_name": "set run_name at the top level instead",
@@ -502,7 +496,8 @@ def _check(name: str, value: Any) -> Any:
     if value is False and "no" in known.choices:  # YAML reads a bare `no` as false
         value = "no"
     value = _check_limits(name, coerce(f"training.{name}", value, known.type))
-    _refuse_unfollowed(name, value)
+    if name in REFUSED and value not in ASKS_FOR_NOTHING:
+        raise BadKeyError(f"training.{name}", f"={show(value)} has no effect in GRPO: {REFUSED[name]}. Leave it out.")
     return value
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from covey.environments.workers.calls import EndedBy, EpisodeState, Member, ToolCall, ToolError
-from covey.environments.workers.messages import MAX_ANSWER, Done, Raised, Request, read_answer
+from covey.environments.workers.messages import MAX_ANSWER, Done, Request, read_answer
 from covey.errors import CoveyError, EnvironmentSetupError
 from covey.log_once import log_once
 from covey.workers.channel import BadMessageError, Start
@@ -203,12 +203,6 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         if isinstance(answer, Done):
             call.set_result(answer.value)
             return
-        self._raised(worker, call, answer)
-        if worker.making or answer.lost:
-            self._last_words_of(worker, "had to be ended")
-            self._end(worker)
-
-    def _raised(self, worker: Worker, call: ToolCall, answer: Raised) -> None:
         if call.action == "tool" and not worker.making and not answer.lost:
             if answer.text == answer.description:  # no exception of the tool, but what it returned
                 log_once(_log, "%s: %s failed: %s.", _where(call), call.title, answer.text)
@@ -222,6 +216,9 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
                 what = "failed, because it could not be made:" if worker.making else "raised"
                 cause = f"{what} {answer.description}"
             self._settle_ended(call, "crashed", cause, lost=answer.lost)
+        if worker.making or answer.lost:
+            self._last_words_of(worker, "had to be ended")
+            self._end(worker)
 
     def _count(self, call: ToolCall, seconds: float) -> None:
         call.seconds = seconds

@@ -9,7 +9,7 @@ own decoder would lose it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -153,7 +153,15 @@ def expand_tokenizer(folder: Path, token_map: TokenMap, model_type: str = "") ->
         )
     model, added = content["model"], content.get("added_tokens", [])
     names = {token: name for name, token in vocabulary_of(model).items()} | {one["id"]: one["content"] for one in added}
-    mark = _free_mark(names.values(), folder)
+    # The first character of a private plane that no token's name uses.
+    used = {ord(character) & ~0xFFFF for name in names.values() for character in name if ord(character) >= MARKS[0]}
+    free = [mark for mark in MARKS if mark not in used]
+    if not free:
+        raise ModelError(
+            f"The tokenizer of {folder} uses characters of both private planes of Unicode, so copies of its tokens "
+            "cannot be marked. A reasoning vocabulary is not possible with it."
+        )
+    mark = free[0]
     first = token_map.base_vocab_size
     copies = {
         names.get(base, f"<|unused-{base}|>") + chr(mark + multiplicity - 1): first + place
@@ -194,18 +202,6 @@ def shrink_tokenizer(folder: Path, token_map: TokenMap) -> None:
     settings: dict[str, Any] = json.loads(file.read_bytes())
     if settings.pop("auto_map", None) is not None:
         write_atomically(file, json.dumps(settings, ensure_ascii=False, indent=2) + "\n")
-
-
-def _free_mark(names: Iterable[str], folder: Path) -> int:
-    """The first character of a private plane that no token's name uses."""
-    used = {ord(character) & ~0xFFFF for name in names for character in name if ord(character) >= MARKS[0]}
-    free = [mark for mark in MARKS if mark not in used]
-    if not free:
-        raise ModelError(
-            f"The tokenizer of {folder} uses characters of both private planes of Unicode, so copies of its tokens "
-            "cannot be marked. A reasoning vocabulary is not possible with it."
-        )
-    return free[0]
 
 
 def _pattern(mark: int) -> str:

@@ -536,7 +536,14 @@ def attend(
         raise NotSharedError("the model does not pass further arguments on to its attention")
     layer = cache.layers[module.layer_idx]
     if not layer.checked:
-        _check_call(layer, query, attention_mask, kwargs)
+        window = kwargs.pop("sliding_window", layer.window)
+        unknown = sorted(name for name, value in kwargs.items() if name not in SUPPORTED and value is not None)
+        if unknown:
+            raise NotSharedError(f"the model's attention takes {', '.join(unknown)}")
+        if window != layer.window:
+            raise NotSharedError(f"a layer attends over {window} tokens and caches {layer.window}")
+        if attention_mask is not None or query.shape[2] != layer.owner.count:
+            raise NotSharedError("the model makes an attention mask of its own")
         layer.checked = True
     return cache.attend(layer, query, query.shape[-1] ** -0.5 if scaling is None else scaling), None
 
@@ -560,17 +567,6 @@ class SharedAttention:
 
     def __exit__(self, *_: object) -> None:
         self.share(False)
-
-
-def _check_call(layer: SharedLayer, query: torch.Tensor, mask: torch.Tensor | None, more: dict[str, Any]) -> None:
-    window = more.pop("sliding_window", layer.window)
-    unknown = sorted(name for name, value in more.items() if name not in SUPPORTED and value is not None)
-    if unknown:
-        raise NotSharedError(f"the model's attention takes {', '.join(unknown)}")
-    if window != layer.window:
-        raise NotSharedError(f"a layer attends over {window} tokens and caches {layer.window}")
-    if mask is not None or query.shape[2] != layer.owner.count:
-        raise NotSharedError("the model makes an attention mask of its own")
 
 
 AttentionInterface.register(ATTENTION, attend)

@@ -369,7 +369,19 @@ def by_transformers(
     if sampling.logprobs or row_seeds is not None or (sampling.support and sampling.truncates):
         keys_B2 = None if row_seeds is None else on_device(row_keys(row_seeds), device)
         own = inputs["custom_generate"] = _Decoding(sampling, on_device(list(map(len, prompts)), device), keys_B2)
-    config = _generation_config(sampling, eos, pad_token_id, options)
+    sampled: dict[str, Any] = {"do_sample": False}
+    if sampling.temperature > 0:
+        sampled = {name: getattr(sampling, name) for name in ("temperature", "top_p", "min_p")}
+        sampled |= {"do_sample": True, "top_k": sampling.most_kept}
+    config = GenerationConfig(
+        max_new_tokens=sampling.max_completion_length,
+        eos_token_id=eos,
+        pad_token_id=pad_token_id,
+        repetition_penalty=sampling.repetition_penalty,
+        disable_compile=True,
+        **sampled,
+        **options,
+    )
     output_BS = model.generate(**inputs, generation_config=config, logits_processor=list(logits_processors))
     output_BT = output_BS[:, longest:]
     completions = [_until_end(ids, sampling.max_completion_length, eos) for ids in output_BT.tolist()]
@@ -467,24 +479,6 @@ class _Interruption(StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         return torch.full((len(input_ids),), self._interrupted(), dtype=torch.bool, device=input_ids.device)
-
-
-def _generation_config(
-    sampling: SamplingSettings, eos: list[int], pad: int, more: Mapping[str, Any]
-) -> GenerationConfig:
-    options: dict[str, Any] = {"do_sample": False}
-    if sampling.temperature > 0:
-        options = {name: getattr(sampling, name) for name in ("temperature", "top_p", "min_p")}
-        options |= {"do_sample": True, "top_k": sampling.most_kept}
-    return GenerationConfig(
-        max_new_tokens=sampling.max_completion_length,
-        eos_token_id=eos,
-        pad_token_id=pad,
-        repetition_penalty=sampling.repetition_penalty,
-        disable_compile=True,
-        **options,
-        **more,
-    )
 
 
 def _until_end(ids: list[int], limit: int, eos: Collection[int]) -> Completion:

@@ -210,7 +210,9 @@ def _invert(weights_bV: torch.Tensor, uniform_b: torch.Tensor) -> tuple[torch.Te
         The token that each row's number falls on, and the sum of each row's weights in float64.
     """
     rows, vocabulary = weights_bV.shape
-    width = _block_width(vocabulary)
+    # About the square root of the vocabulary; a little less where that divides it without a remainder.
+    width = 1 << ((vocabulary - 1).bit_length() + 1) // 2
+    width = next((w for w in (width, width // 2, width // 4) if w and vocabulary % w == 0), width)
     blocks = -(-vocabulary // width)
     if blocks * width > vocabulary:
         weights_bV = torch.nn.functional.pad(weights_bV, (0, blocks * width - vocabulary))
@@ -224,12 +226,6 @@ def _invert(weights_bV: torch.Tensor, uniform_b: torch.Tensor) -> tuple[torch.Te
     block_bW = weights_bJW.take_along_dim(block_b1[:, :, None], 1).squeeze(1)
     index_b1 = _index(block_bW.double().cumsum(-1), within_b1.clamp(0, 1))
     return (block_b1 * width + index_b1).squeeze(1), totals_b
-
-
-def _block_width(vocabulary: int) -> int:
-    """About the square root of the vocabulary; a little less where that divides it without a remainder."""
-    width = 1 << ((vocabulary - 1).bit_length() + 1) // 2
-    return next((w for w in (width, width // 2, width // 4) if w and vocabulary % w == 0), width)
 
 
 def _index(running_bJ: torch.Tensor, share_b1: torch.Tensor) -> torch.Tensor:

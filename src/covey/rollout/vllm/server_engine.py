@@ -144,7 +144,11 @@ class ServerEngine:
         for attempt in range(_TRIES):
             if attempt:
                 logger.warning("The vLLM server was lost during generation: %s. Its requests are repeated.", lost)
-                self._restore()
+                if self._folder is not None and self.version is not None:
+                    self.sync_folder(self._folder, self.version)
+                else:
+                    self._client.reconnect()
+                    self._instance = self._client.instance
             lost = self._ask({row: one for row, one in enumerate(payloads) if row not in found}, most, ended, stops)
             if self._closed:
                 raise EngineError("The engine was closed.")
@@ -186,14 +190,6 @@ class ServerEngine:
         self._closed = True
         self._session.close()
         self._own_folder.close()
-
-    def _restore(self) -> None:
-        """Bring a new server to the weights of the last sync."""
-        if self._folder is not None and self.version is not None:
-            self.sync_folder(self._folder, self.version)
-        else:
-            self._client.reconnect()
-            self._instance = self._client.instance
 
     def _payload(
         self, ids: Sequence[int], sampling: SamplingSettings, most: int, seed: int, limit: int

@@ -67,25 +67,20 @@ def check_asynchronous(config: Config) -> None:
     if training.schedule is not None:
         from covey.training.asynchronous.schedule import Schedule
 
-        _refuse_own_schedule(config, Path(training.schedule).expanduser())
-        Schedule.read(Path(training.schedule).expanduser()).check(
+        replayed = Path(training.schedule).expanduser()
+        own = RunDirectory(Path(config.output_dir) / (config.run_name or "")).schedule
+        if config.run_name is not None and own.resolve() == replayed.resolve():
+            raise ConfigError(
+                f"training.schedule={replayed} is the file that this run writes its own schedule to: choose another "
+                "run_name for the replay."
+            )
+        Schedule.read(replayed).check(
             {
                 "training.staleness": training.staleness,
                 "training.async_order": training.async_order,
                 "training.async_partial": training.async_partial,
                 "seed": config.seed,
             }
-        )
-
-
-def _refuse_own_schedule(config: Config, schedule: Path) -> None:
-    """Raise a `ConfigError` if the run would write over the schedule that it replays."""
-    if config.run_name is not None and RunDirectory(Path(config.output_dir) / config.run_name).schedule.resolve() == (
-        schedule.resolve()
-    ):
-        raise ConfigError(
-            f"training.schedule={schedule} is the file that this run writes its own schedule to: choose another "
-            "run_name for the replay."
         )
 
 

@@ -99,15 +99,6 @@ def copy_log(log: Mapping[str, Any]) -> dict[str, Any]:
     return copied
 
 
-def extend_log(log: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
-    """Restore what `copy_log` returned into the trainer's log."""
-    for name in ("prompt", "completion", "advantages"):
-        log[name].extend(stored[name])
-    for name in ("rewards", "extra"):
-        for column, values in stored[name].items():
-            log[name][column].extend(values)
-
-
 class MovedReference:
     """A trainer's reference model, if any: checkpoints hold its weights once training moves it (`sync_ref_model`), in a
     file of each process where it is sharded. `process` is the index of this one, and how many there are."""
@@ -198,7 +189,11 @@ def restore_progress(trainer: Any, progress: TrainingProgress, checkpoint: Path)
     trainer._metrics["train"].update(progress.pending_metrics)
     if trainer._kl_monitor.moves_beta and progress.beta is not None:
         trainer.beta = progress.beta
-    extend_log(trainer._logs, progress.completion_log)
+    for name in ("prompt", "completion", "advantages"):  # as `copy_log` returned them
+        trainer._logs[name].extend(progress.completion_log[name])
+    for name in ("rewards", "extra"):
+        for column, values in progress.completion_log[name].items():
+            trainer._logs[name][column].extend(values)
     trainer._objective_columns = dict(progress.objective_columns)
     restore_state(trainer._objective, progress.objective_state)
     trainer.sampling.last_gap = dict(progress.sampler_gap)

@@ -6,7 +6,6 @@ and changes nothing. An error that it raises is a finding that nothing overrides
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -154,14 +153,6 @@ def print_findings(console: Any, findings: Iterable[PreflightFinding]) -> None:
         style = None if finding.mark is Mark.NOTE else "yellow"
         ignored = f" (ignore_checks=[{finding.key}])" if finding.mark is Mark.WRONG else ""
         console.print(f"{finding.mark} {redact(finding.text)}{ignored}", markup=False, highlight=False, style=style)
-
-
-def log_ignored(file: Path, findings: Iterable[PreflightFinding]) -> None:
-    """Add the findings that `ignore_checks` overrides to a log."""
-    with file.open("a", encoding="utf-8") as log:
-        for finding in findings:
-            now = time.strftime("%Y-%m-%d %H:%M:%S")
-            log.write(f"{now} ignore_checks=[{finding.key}]: {redact(finding.text)}\n")
 
 
 def worst(findings: Sequence[PreflightFinding]) -> Mark:

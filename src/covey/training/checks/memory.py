@@ -84,7 +84,10 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
     parameters += copies * int(text.hidden_size) * (1 if text.tie_word_embeddings else 2)
     words += copies
     training, lora = config.training, config.model.lora
-    width = _bytes_per_weight(config, model)
+    dtype = config.model.dtype or "float32"
+    if dtype == "auto":
+        dtype = str(getattr(model, "dtype", None) or "float32").removeprefix("torch.")
+    width = _BYTES.get(str(dtype), 4)
     trained = _adapter_parameters(lora.effective_rank, text) if lora.active else parameters
     stored = parameters * width * (0.5 if config.model.load_in_8bit else 0.25 if config.model.load_in_4bit else 1)
     reference = stored if training.beta and not lora.active else 0  # the reference is the model without adapters
@@ -141,7 +144,9 @@ def _activations(empty: nn.Module, text: Any, tokens: int, width: int, *, mixed:
     """
     hidden, inner = int(text.hidden_size), _inner(text)
     queries, keys = _attention_widths(text)
-    layer = _first_layer(empty)
+    from torch import nn
+
+    layer = next((module[0] for module in empty.modules() if isinstance(module, nn.ModuleList) and len(module)), empty)
     norms = 0
     for name, module in layer.named_modules():
         if "norm" in type(module).__name__.lower() and getattr(module, "weight", None) is not None:
@@ -203,20 +208,6 @@ def _empty(model: PretrainedConfig) -> nn.Module:
     with torch.device("meta"):
         empty: nn.Module = AutoModelForCausalLM.from_config(model)
     return empty
-
-
-def _first_layer(empty: nn.Module) -> nn.Module:
-    """The first layer: of the first list of modules in the model."""
-    from torch import nn
-
-    return next((module[0] for module in empty.modules() if isinstance(module, nn.ModuleList) and len(module)), empty)
-
-
-def _bytes_per_weight(config: Config, model: PretrainedConfig) -> int:
-    dtype: Any = config.model.dtype
-    if dtype in (None, "auto"):
-        dtype = str(getattr(model, "dtype", None) or "float32").removeprefix("torch.") if dtype == "auto" else "float32"
-    return _BYTES.get(str(dtype), 4)
 
 
 def _adapter_parameters(rank: int, text: Any) -> int:

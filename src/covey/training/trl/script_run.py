@@ -232,12 +232,6 @@ class _Hub:
 
     def upload_folder(self, *, folder_path: Any, ignore_patterns: Any = None, **more: Any) -> Any:
         if script_of(RunDirectory(Path(folder_path)).config) is not None:
-            ignore_patterns = [
-                *(ignore_patterns or ()),
-                *SCRIPT_FILES,
-                f"{FORMER}*",
-                "schedule.jsonl",
-                ".lock",
-                ".*.tmp",
-            ]
+            others = (f"{FORMER}*", "schedule.jsonl", ".lock", ".*.tmp")
+            ignore_patterns = [*(ignore_patterns or ()), *SCRIPT_FILES, *others]
         return self._api.upload_folder(folder_path=folder_path, ignore_patterns=ignore_patterns, **more)
