@@ -6,13 +6,14 @@ import argparse
 import difflib
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 
 from covey._version import __version__
 from covey.cli import config_arguments
 from covey.cli.json_output import json_alone
-from covey.cli.main_process import is_main, process_label, skip_unless_main, wait_for_main
+from covey.cli.main_process import REPORT_SECONDS, is_main, process_label, skip_unless_main
 from covey.cli.streams import lost_output, protect_streams
 from covey.config.secrets import redact, redact_words
 from covey.errors import ConfigError, CoveyError, EndedElsewhereError, printable
@@ -100,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EndedElsewhereError as error:
         return error.exit_code
     except CoveyError as error:
-        if not error.reported_here:
-            wait_for_main()
+        if not error.reported_here and not is_main():  # whose error is mostly the same
+            time.sleep(REPORT_SECONDS)
         print(f"covey: {process_label()}{redact(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 
-_REPORT_SECONDS = 10.0
+REPORT_SECONDS = 10.0
 """Seconds in which the main process reports an error that all processes have; the launcher then ends the others."""
 
 
@@ -23,12 +22,6 @@ def skip_unless_main(command: str) -> bool:
         rest = "the other ends" if others == 1 else "the others end"
         print(f"· covey {command} works in one process: {rest} at once.", file=sys.stderr)
     return not is_main()
-
-
-def wait_for_main() -> None:
-    """Wait before another process reports an error, since the main one mostly reports the same."""
-    if not is_main():
-        time.sleep(_REPORT_SECONDS)
 
 
 def process_label() -> str:

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -95,7 +95,8 @@ def redact_known(text: str) -> str:
 
     For values of a config: a prompt may contain "token: …".
     """
-    for value in _values(tuple(_secret_variables())):
+    secret = ((name, value) for name, value in os.environ.items() if is_secret_key(name) or _VARIABLE.search(name))
+    for value in _values(tuple(value for _, value in secret if _DISTINCT.fullmatch(value))):
         text = text.replace(value, HIDDEN)
     text = _SHAPES.sub(HIDDEN, text)
     return _IN_QUERY.sub(rf"\1{HIDDEN}", _IN_ADDRESS.sub(HIDDEN, text)) if "://" in text else text
@@ -192,14 +193,6 @@ class RedactingFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """As `logging.Formatter`, tracebacks included."""
         return redact(super().format(record))
-
-
-def _secret_variables() -> Iterable[str]:
-    return (
-        value
-        for name, value in os.environ.items()
-        if (is_secret_key(name) or _VARIABLE.search(name)) and _DISTINCT.fullmatch(value)
-    )
 
 
 @cache

@@ -245,17 +245,14 @@ def _as(value: Any, member: str, exact: bool) -> Any:
         return _as_mapping(value, member, exact)
     head, _, inside = member.partition("[")
     item_kind = inside.removesuffix("]").removesuffix(", ...")
-    if not exact and not item_kind.startswith("list") and (isinstance(value, int | float) or _is_name(value)):
-        value = [value]  # one alone
+    # One alone: a number, or a text that names something, rather than a list that quotes have made a text.
+    alone = isinstance(value, int | float) or (isinstance(value, str) and value.strip()[:1] not in ("", "["))
+    if not exact and not item_kind.startswith("list") and alone:
+        value = [value]
     if head in ("list", "tuple") and isinstance(value, list | tuple):
         items = [_as_one_of(item, members(item_kind), exact) for item in value]
         return items if head == "list" else tuple(items)
     raise _MisfitError
-
-
-def _is_name(value: Any) -> bool:
-    """Whether a text names something, rather than being empty or a list that quotes have made a text."""
-    return isinstance(value, str) and value.strip()[:1] not in ("", "[")
 
 
 def _as_mapping(value: Mapping[Any, Any], member: str, exact: bool) -> dict[str, Any]:

@@ -79,16 +79,7 @@ def _is_saved(path: Path) -> bool:
 
 
 def _load_saved(path: Path, key: str, split: str) -> tuple[dict[str, Any], bool]:
-    """The splits of a saved folder by name, and whether it had splits at all.
-
-    Args:
-        path: the folder.
-        key: the config key that named it.
-        split: the name for the rows of a folder without splits.
-
-    Raises:
-        DataError: the folder cannot be read.
-    """
+    """The splits of a saved folder by name, and whether it had splits at all; without, its rows are called `split`."""
     import datasets
 
     try:
@@ -118,19 +109,7 @@ def _train_and_test(
     read_train: _Reader = lambda split: split,
     read_test: _Reader = lambda split: split,
 ) -> SourceRows:
-    """The training split and, where there is one, the test split that the config names.
-
-    Args:
-        splits: the splits by name.
-        dataset: `train_split`, `test_split` and `test_path`.
-        name: of the dataset, for messages.
-        slicer: see `_choose_split`.
-        read_train: reads the training split.
-        read_test: reads the test split.
-
-    Raises:
-        DataError: a split is missing or empty, or both are the same.
-    """
+    """The training split and, where there is one, the test split that the config names; see `_choose_split`."""
     train = _choose_split(splits, dataset.train_split, "dataset.train_split", name, slicer=slicer, read=read_train)
     if dataset.test_path is not None or dataset.test_split is None:
         return SourceRows(train, None, "dataset.test_split is not set")
@@ -155,19 +134,7 @@ def _choose_split(
     slicer: _Slicer | None = None,
     read: _Reader = lambda split: split,
 ) -> Table:
-    """One split as a table.
-
-    Args:
-        splits: the splits by name.
-        split: which one.
-        key: the config key that named it.
-        name: of the dataset, for messages.
-        slicer: reads slices and sums of splits; None where these are not supported.
-        read: reads the split.
-
-    Raises:
-        DataError: there is no such split, or it holds no rows.
-    """
+    """One split, which `key` names, of those of the dataset `name`; without a `slicer` no slices nor sums of splits."""
     if split in splits:
         data = read(splits[split])
     elif slicer is not None and ("[" in split or "+" in split):

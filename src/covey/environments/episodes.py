@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -195,10 +195,6 @@ class Episode:
         if control is not None and control.outcome is not None:
             self.ended = control.outcome
 
-    def detached(self) -> Episode:
-        """The same without tools and environment, to be sent to another process."""
-        return replace(self, tools={}, environment=None)
-
     @property
     def conversation_ids(self) -> list[int]:
         """All tokens so far."""
@@ -212,17 +208,14 @@ class Episode:
             logps: their log-probabilities, if the engine gives them.
             message: what they are; None for no tokens.
         """
-        self._add(ids, 1, logps)
+        self.add(ids, 1, logps)
         self.turns += 1
         self.turn_length = len(ids)
         if message is not None:
             self.completion.append(message)
 
-    def add_results(self, ids: Sequence[int]) -> None:
-        """Add the tokens of results and of the next turn's beginning."""
-        self._add(ids, 0, None if self.logps is None else [0.0] * len(ids))
-
-    def _add(self, ids: Sequence[int], sampled: int, logps: Sequence[float] | None) -> None:
+    def add(self, ids: Sequence[int], sampled: int, logps: Sequence[float] | None) -> None:
+        """Add tokens of a turn, or, not sampled, of results and of the next turn's beginning."""
         if logps is not None:
             self.logps = [*(self.logps or []), *logps]
         self.ids += ids
@@ -401,7 +394,7 @@ def _add_results(episode: Episode, chat: ToolChat, limits: Limits) -> bool:
         del episode.completion[len(episode.completion) - len(results) :]
         episode.ended = "truncated"
         return False
-    episode.add_results(suffix)
+    episode.add(suffix, 0, None if episode.logps is None else [0.0] * len(suffix))
     if left == 0:
         episode.ended = "truncated"
     return left > 0

@@ -203,11 +203,8 @@ def _samples(between: np.ndarray, own: np.ndarray, wanted: float, least: int) ->
     With s completions each it is the mean over problems of `between + own / s`, and never below that of `own / s`. The
     variance between problems is the observed one less the sampling noise, so its estimate may be too low or too high:
     the interval holds the numbers at which the mean does not differ significantly from `wanted` (as in Fieller 1954).
-
-    Args:
-        between: for each problem, the squared deviation of its difference from the mean, less its noise.
-        own: for each problem, the variance of the difference of one completion of A and one of B.
-        least: existing completions.
+    Of each problem, `between` is the squared deviation of its difference from the mean, less its noise, and `own` the
+    variance of the difference of one completion of A and one of B; there are `least` completions already.
     """
     n = len(own)
     (spread, both), (_, noise) = (np.cov(between, own) / n).tolist()  # of the means

@@ -148,7 +148,9 @@ def _metrics(groups: Sequence[list[Row]], grader: str | None) -> tuple[int, list
     flat = [group for (group, _), spread in zip(several, spreads, strict=True) if spread < _SAME]
     right = [row for row in rows if row["outcome"] is Outcome.RIGHT and grader in VALUE_GRADERS]
     asked = [(row["text"], last_user_message(row["prompt"]), row["gold"]) for row in rows if row["prompt"]]
-    said = [without_tags(row["text"].rpartition("</think>")[2]) or _calls(row["completion"]) for row in rows]
+    messages = [row["completion"] if isinstance(row["completion"], list) else [] for row in rows]
+    calls = [any(message.get("tool_calls") for message in each) for each in messages]
+    said = [without_tags(row["text"].rpartition("</think>")[2]) or call for row, call in zip(rows, calls, strict=True)]
     values: dict[str, Sequence[float | None]] = {
         names.REWARD: [*chain.from_iterable(known)],
         names.REWARD_STD: spreads,
@@ -175,7 +177,3 @@ def _metrics(groups: Sequence[list[Row]], grader: str | None) -> tuple[int, list
 def _functions(rows: Sequence[Row]) -> list[str]:
     """The reward functions of all files."""
     return [*dict.fromkeys(name for row in rows for name in row["rewards"])]
-
-
-def _calls(completion: Any) -> bool:
-    return isinstance(completion, list) and any(message.get("tool_calls") for message in completion)

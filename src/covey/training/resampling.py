@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -141,7 +141,7 @@ def make_round(
             list(completion_ids[index]),
             None if logps is None else list(logps[index]),
             {column: values[index] for column, values in extra.items()},
-            episodes[index].detached() if episodes else None,
+            replace(episodes[index], tools={}, environment=None) if episodes else None,  # to go to another process
             supports[index] if supports else None,
         )
         for index, row in enumerate(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
@@ -15,6 +15,7 @@ from covey.errors import ConfigError
 from covey.launch.machine import keep_one_gpu, this_machine
 
 if TYPE_CHECKING:
+    from covey.config.compose.compose import Composed
     from covey.training.checks.findings import PreflightFinding
 
 
@@ -54,33 +55,27 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with json_alone(arguments.json == "" or (arguments.json is not None and not arguments.device)):
-        return _run(arguments)
+        if arguments.device:
+            from covey.cli.device_check import run_checks
+
+            return run_checks(quick=arguments.quick, file=arguments.json)
+        if arguments.quick:
+            raise ConfigError(
+                "--quick and --json FILE go with --device, which checks this machine: `covey doctor --device`."
+            )
+        return _check_run(arguments)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    if arguments.device:
-        from covey.cli.device_check import run_checks
-
-        return run_checks(quick=arguments.quick, file=arguments.json)
-    if arguments.quick:
-        raise ConfigError(
-            "--quick and --json FILE go with --device, which checks this machine: `covey doctor --device`."
-        )
+def _check_run(arguments: argparse.Namespace) -> int:
     as_json = arguments.json is not None
     if arguments.json:  # without --device it takes no file: this is the recipe
         arguments.words.insert(0, arguments.json)
-    from covey.config.named_code import not_typed
-
     request = config_arguments.read_request(arguments)
     composed = request.compose(lambda config: arguments.processes or config_arguments.processes_of(config))
     processes = arguments.processes or config_arguments.processes_of(composed.config)
     if not arguments.quiet:
         config_arguments.print_without_effect(composed)
-    not_run = {} if arguments.yes else not_typed(composed.config, composed.given)
-    if not_run and not as_json and sys.stdin.isatty():
-        named = "".join(f"  {key}: {redact(', '.join(names))}\n" for key, names in not_run.items())
-        print(f"The recipe names code, which would run with all your rights:\n{named}", end="", file=sys.stderr)
-        not_run = {} if config_arguments.agreed("Run it for the checks?") else not_run
+    not_run = {} if arguments.yes else _not_run(composed, ask=not as_json)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = config_arguments.make_console(stderr=as_json)
     from covey.training.checks.findings import Mark, PreflightFinding, worst
@@ -124,6 +119,18 @@ def _run(arguments: argparse.Namespace) -> int:
     elif not arguments.quiet:
         show_findings(console, findings, prompts)
     return 1 if worst(findings) is Mark.WRONG else 0
+
+
+def _not_run(composed: Composed, *, ask: bool) -> Mapping[str, Sequence[str]]:
+    """The code that the recipe names and the user did not type, by key, unless they agree to run it."""
+    from covey.config.named_code import not_typed
+
+    found = not_typed(composed.config, composed.given)
+    if not found or not ask or not sys.stdin.isatty():
+        return found
+    named = "".join(f"  {key}: {redact(', '.join(names))}\n" for key, names in found.items())
+    print(f"The recipe names code, which would run with all your rights:\n{named}", end="", file=sys.stderr)
+    return {} if config_arguments.agreed("Run it for the checks?") else found
 
 
 def show_findings(

@@ -120,9 +120,10 @@ def _known_jobs(directory: SweepDirectory, keys: tuple[str, ...]) -> tuple[Sweep
     if directory.table.is_file():
         there = directory.read()
         if set(there.keys) != set(keys):
+            before, now = (" and ".join(names) or "nothing" for names in (there.keys, keys))
             raise RunDirectoryError(
-                f"{directory.root} holds a sweep over {_and(there.keys)}, and this one is over {_and(keys)}. Nothing "
-                "was touched. Choose another run_name."
+                f"{directory.root} holds a sweep over {before}, and this one is over {now}. Nothing was touched. "
+                "Choose another run_name."
             )
         return there.jobs
     if not RunDirectory(directory.root).is_empty():
@@ -130,10 +131,6 @@ def _known_jobs(directory: SweepDirectory, keys: tuple[str, ...]) -> tuple[Sweep
             f"{directory.root} exists and is not a sweep. Nothing was touched. Choose another run_name."
         )
     return ()
-
-
-def _and(keys: Sequence[str]) -> str:
-    return " and ".join(keys) or "nothing"
 
 
 def _numbered(variants: Sequence[Variant], known: Sequence[SweepJob], configs: Sequence[Config]) -> list[SweepJob]:

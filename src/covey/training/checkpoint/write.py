@@ -110,13 +110,8 @@ class Checkpoints:
 
 
 def _rotate(run_dir: Path, limit: int, kept: set[Path]) -> None:
-    """Delete the oldest checkpoints beyond the limit, those that were never finished first. Age is counted in steps.
-
-    Args:
-        run_dir: holds the checkpoints; `checkpoint-0`, the model before its first step, does not count.
-        limit: how many stay, or more if more must be kept.
-        kept: the one just written, and the best. The complete one with the most steps is kept too.
-    """
+    """Delete the oldest checkpoints, by their steps, beyond the limit, those that were never finished first; not those
+    that are `kept`, nor the newest complete one. `checkpoint-0`, the model before its first step, does not count."""
     found = [path for path in run_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _step(path)]
     by_age = sorted((is_complete(path), _step(path), path) for path in found)
     kept = kept | {path for complete, _, path in by_age[-1:] if complete}

@@ -278,14 +278,8 @@ def try_calls(
     runner: RewardRunner,
     encode: Callable[[str], Sequence[int]],
 ) -> Iterator[PreflightFinding]:
-    """Call each of the user's own functions as a training step does, on groups of equal completions.
-
-    Args:
-        rows: a few training rows.
-        texts: a completion of each.
-        runner: calls them, as in training.
-        encode: gives the token ids of a completion.
-    """
+    """Call each of the user's own functions as a training step does, on groups of equal completions: `texts`, one of
+    each of a few training `rows`, whose token ids `encode` gives."""
     from transformers import TrainerState
 
     generations = config.training.num_generations

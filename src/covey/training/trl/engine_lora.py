@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import uuid
 import weakref
@@ -97,11 +98,6 @@ def send_whole(wanted: str, reason: str) -> None:
     log_once(logger, "vLLM gets whole weights with the adapter merged, not the adapter alone: %s.", reason, shown=False)
 
 
-def _own_name(name: str) -> str:
-    """A parameter's name without the wrappers of checkpointing and compilation."""
-    return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
-
-
 def target_names(model: Any) -> list[str]:
     """The last parts of the names of the layers that have adapters, such as `q_proj`."""
     return sorted({name.rpartition(".")[2] for name in model.targeted_module_names})
@@ -134,8 +130,9 @@ class PolicyAdapter:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its weights by their names in a saved adapter, whole; every process must take part."""
         marker = f".{self._adapter}."
+        wrappers = re.compile(r"(_checkpoint_wrapped_module|_orig_mod)\.")  # of checkpointing and compilation
         whole = {
-            _own_name(name): weights.full_tensor() if isinstance(weights, DTensor) else weights
+            wrappers.sub("", name): weights.full_tensor() if isinstance(weights, DTensor) else weights
             for name, weights in self._model.named_parameters()
             if ".lora_" in name and marker in name
         }

@@ -272,11 +272,8 @@ class AsynchronousRounds:
         return engine
 
     def _open_schedule(self, digest: str | None) -> None:
-        """Begin or go on with the run's own schedule, and check the one that is replayed.
-
-        Args:
-            digest: of the weights before the first step.
-        """
+        """Begin or go on with the run's own schedule, and check the one that is replayed; `digest` is of the weights
+        before the first step."""
         trainer, rollouts, state = self._trainer, self._rollouts, self._restored
         assert rollouts is not None
         settings = recorded_settings(
