@@ -80,14 +80,8 @@ def model_handle(address: str) -> str:
 
 @cache
 def download_model(address: str) -> Path:
-    """Download a model into kagglehub's cache, once per process.
-
-    Returns:
-        The folder.
-
-    Raises:
-        ModelError: no such address, kagglehub is not installed, or the download fails.
-    """
+    """Download a model into kagglehub's cache, once per process. Raises a `ModelError` if there is no such address,
+    kagglehub is not installed, or the download fails."""
     name = model_handle(address)
     instead = "download the model and set model.name to its folder"
     advice = "the name, the connection, and that your Kaggle account has accepted the model's licence"
@@ -97,18 +91,8 @@ def download_model(address: str) -> Path:
 
 
 def download_dataset(address: str, key: str) -> Path:
-    """Fetch a dataset, or one of its files, into kagglehub's cache.
-
-    Args:
-        address: `kaggle://owner/name[/versions/N][/file]`.
-        key: the config key that named it.
-
-    Returns:
-        The folder, or the file.
-
-    Raises:
-        DataError: the address is invalid, kagglehub is not installed, or the download fails.
-    """
+    """Fetch a dataset, or one of its files (`kaggle://owner/name[/versions/N][/file]`, as `key` names it), into
+    kagglehub's cache. Raises a `DataError` if the address is invalid, kagglehub missing, or the download fails."""
     parts = [part for part in address.removeprefix(KAGGLE).split("/") if part]
     if len(parts) < 2:
         raise DataError(

@@ -110,17 +110,8 @@ def export_model(found: WholeModel, out: Path, *, dtype: str | None = None, over
 
 
 def copy_adapters(folder: Path, out: Path, base: str, *, overwrite: bool = False) -> None:
-    """Copy adapters and their tokenizer, without training state, and set the name of their base model.
-
-    Args:
-        folder: with `adapter_config.json`: a run's final model, or a checkpoint.
-        out: the folder to write.
-        base: the name or folder of the base model, to be recorded.
-        overwrite: whether a folder that is not empty may be replaced.
-
-    Raises:
-        ModelError: the folder is not empty.
-    """
+    """Copy adapters and their tokenizer from a run's final model or a checkpoint, without training state, and set the
+    name or folder of their base model. Raises a `ModelError` if `out` is not empty."""
     check_target(out, overwrite=overwrite)
     described = json.loads((folder / "adapter_config.json").read_bytes())
     described["base_model_name_or_path"] = base

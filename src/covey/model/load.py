@@ -99,26 +99,18 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
             "is probably a base model. Choose an instruction-tuned model, or give one with model.chat_template (a "
             "Jinja template, or a file that holds one)."
         )
-    _set_padding(tokenizer, model)
+    if tokenizer.pad_token is None:
+        # End of sequence is the last choice: other tools that read the saved tokenizer mask padding by its id, and so
+        # the end that the model is to learn.
+        ends = {tokenizer.eos_token_id, *declared_eos_ids(model)}
+        known = tokenizer.get_vocab()
+        free = [token for token in _PADS if token in known and known[token] not in ends]
+        tokenizer.pad_token = free[0] if free else tokenizer.eos_token
     return tokenizer
 
 
 _PADS = ("<pad>", "<|pad|>", "[PAD]", "<PAD>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "<unk>")
 """Usual names of the padding token, in order of preference; the last two are fallbacks."""
-
-
-def _set_padding(tokenizer: PreTrainedTokenizerBase, model: ModelConfig) -> None:
-    """Give a tokenizer without a padding token one that is not an end-of-sequence token, if its vocabulary has one.
-
-    End of sequence is the last choice: other tools that read the saved tokenizer mask padding by its id, and so the end
-    that the model is to learn.
-    """
-    if tokenizer.pad_token is not None:
-        return
-    ends = {tokenizer.eos_token_id, *declared_eos_ids(model)}
-    known = tokenizer.get_vocab()
-    free = [token for token in _PADS if token in known and known[token] not in ends]
-    tokenizer.pad_token = free[0] if free else tokenizer.eos_token
 
 
 def declared_eos_ids(model: ModelConfig) -> list[int]:

@@ -125,16 +125,8 @@ COLUMNS = (
 
 
 def write_vocabulary(record: RunRecord, found: Mapping[str, Any], folder: Path) -> Path:
-    """Write the page, the table and the data.
-
-    Args:
-        found: `tokens` (rows with `COLUMNS`), `counts` (totals by name), `examples` (`step`, `prompt`, `pieces` of text
-            with their copy number).
-        folder: the target folder.
-
-    Returns:
-        The path of the page.
-    """
+    """Write the page, whose path is returned, the table and the data: `tokens` (rows with `COLUMNS`), `counts` (totals
+    by name), `examples` (`step`, `prompt`, `pieces` of text with their copy number)."""
     with guard_disk(VOCABULARY_PAGE, folder):
         write_atomically(folder / VOCABULARY_FILE, json.dumps(found, ensure_ascii=False) + "\n")
         write_atomically(folder / VOCABULARY_TABLE, _csv(found["tokens"]))

@@ -151,7 +151,7 @@ def _sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
         ("Tools and environment", _episodes(rows)),
         ("Policy update", [*_divergence(rows, config), *_optimiser(rows)]),
         ("Sampler and trainer", _sampler(rows)),
-        ("Objective", [*_maxent(rows), *_more_of_objective(rows)]),
+        ("Objective", _objective(rows)),
         ("Reasoning vocabulary", vocabulary_panels(rows)),
         ("Speed and memory", [_stages(rows), *_use(rows)]),
     ]
@@ -358,14 +358,6 @@ def _optimiser(rows: Sequence[Row]) -> list[Panel]:
     ]
 
 
-def _maxent(rows: Sequence[Row]) -> list[Panel]:
-    return [
-        Panel("target_entropy", "Entropy of the target", _lines(rows, ("H(w)", names.TARGET_ENTROPY)), note="In nats."),
-        Panel("effective", "Effective completions", _lines(rows, ("exp H(w)", names.EFFECTIVE_COMPLETIONS))),
-        Panel("weight", "Weight on correct answers", _lines(rows, ("weight", names.WEIGHT_ON_CORRECT)), "percent"),
-    ]
-
-
 _OF_OBJECTIVES = {
     names.INCORRECT_MASS: ("Weight on wrong completions", "percent"),
     names.LENGTH_TILT: ("Mean length under the weights, relative to the plain one, less 1", "percent"),
@@ -375,15 +367,20 @@ _OF_OBJECTIVES = {
 """Titles and units of the metrics that every objective has."""
 
 
-def _more_of_objective(rows: Sequence[Row]) -> list[Panel]:
-    """One panel for each other metric of the objective that is not 0 throughout: a user's own has any."""
+def _objective(rows: Sequence[Row]) -> list[Panel]:
+    """MaxEnt's, and one panel for each other metric of the objective that is not 0 throughout: a user's own has any."""
     shown = (names.BETA, names.TARGET_ENTROPY, names.EFFECTIVE_COMPLETIONS, names.WEIGHT_ON_CORRECT)
     found = dict.fromkeys(name for row in rows for name in row if name.startswith(names.OBJECTIVE) and row[name])
     labels = {name: name.removeprefix(names.OBJECTIVE) for name in found if name not in shown}
     return [
-        Panel(f"objective-{label}", title, _lines(rows, (label, name)), unit)
-        for name, label in labels.items()
-        for title, unit in [_OF_OBJECTIVES.get(name, (label, "number"))]
+        Panel("target_entropy", "Entropy of the target", _lines(rows, ("H(w)", names.TARGET_ENTROPY)), note="In nats."),
+        Panel("effective", "Effective completions", _lines(rows, ("exp H(w)", names.EFFECTIVE_COMPLETIONS))),
+        Panel("weight", "Weight on correct answers", _lines(rows, ("weight", names.WEIGHT_ON_CORRECT)), "percent"),
+        *(
+            Panel(f"objective-{label}", title, _lines(rows, (label, name)), unit)
+            for name, label in labels.items()
+            for title, unit in [_OF_OBJECTIVES.get(name, (label, "number"))]
+        ),
     ]
 
 

@@ -172,12 +172,8 @@ def episode_sets(
 ) -> tuple[Prepared, dict[str, Prepared]]:
     """`dataset.train_size` rows and, as `test`, `dataset.test_size` rows, each with another `seed`.
 
-    Training has odd seeds and `test` even ones, so no held-out episode is trained on, whatever the seeds.
-
-    Args:
-        dataset: the sizes, the seed of what is held out, and what is cut from the training rows.
-        seed: of the training rows.
-        environments: the names that the rows choose in turn, where there are several.
+    Training has odd seeds and `test` even ones, so no held-out episode is trained on, whatever the seeds. Rows choose
+    the environments in turn, where there are several.
     """
     evaluation = {}
     if dataset.test_size:

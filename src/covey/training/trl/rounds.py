@@ -376,14 +376,8 @@ def _check_trainer(trainer: Any) -> None:
 
 
 def make_resampler(trainer: Any, max_prompts: int) -> Resampler:
-    """The resampler of a trainer.
-
-    Args:
-        max_prompts: further prompts per generation batch, at most.
-
-    Raises:
-        ConfigError: the data or the way of generating cannot be combined with resampling.
-    """
+    """The resampler of a trainer, with at most `max_prompts` further prompts per generation batch. Raises a
+    `ConfigError` if the data or the way of generating cannot be combined with it."""
     images = bool(trainer.tools) and trainer._is_vlm
     check_resampling(
         trainer.train_dataset, {"rollout_func": trainer.rollout_func, "tools of a model that reads images": images}
@@ -398,13 +392,8 @@ def make_resampler(trainer: Any, max_prompts: int) -> Resampler:
 
 
 def resampled_batch(trainer: Any, resampler: Resampler, rows: int, score: Score) -> dict[str, Any]:
-    """The scored generation batch of a step, with `rows` rows in this process.
-
-    Args:
-        resampler: draws further prompts.
-        rows: their number.
-        score: TRL's own `_generate_and_score_completions`.
-    """
+    """The scored generation batch of a step, with `rows` rows in this process; `score` is TRL's own
+    `_generate_and_score_completions`."""
     seen_before = trainer.state.num_input_tokens_seen
     filled = resampler.fill(rows, lambda drawn: _generate(trainer, drawn, score))
     seen, trainer.state.num_input_tokens_seen = trainer.state.num_input_tokens_seen, seen_before
