@@ -162,6 +162,7 @@ def test_a_column_of_tools_is_named(tmp_path: Path) -> None:
     assert loaded.train[0]["tools"] == [tool]
     (note,) = loaded.notes
     assert "'tools' may belong to the question, and the model does not see it" in note
+    assert loaded.warnings == {note}
 
 
 def test_rows_with_one_prompt_are_refused_where_something_else_differs(tmp_path: Path) -> None:

@@ -38,7 +38,10 @@ def test_all_formats_give_the_same_rows(tmp_path: Path) -> None:
     (tmp_path / "x.ndjson").write_bytes((tmp_path / "x.jsonl").read_bytes())
     (tmp_path / "x.tsv").write_text("\n".join(line.replace(",0", "\t0") for line in lines[1:]))
     (tmp_path / "x.tsv").write_text(f"question\tanswer\n{(tmp_path / 'x.tsv').read_text()}")
-    plain = ["x.jsonl", "x.ndjson", "list.json", "lines.json", "x.parquet", "x.csv", "x.tsv"]
+    (tmp_path / "semicolons.csv").write_text(
+        "\n".join(["question;answer", *(one.replace(",0", ";0") for one in lines[1:])])
+    )
+    plain = ["x.jsonl", "x.ndjson", "list.json", "lines.json", "x.parquet", "x.csv", "semicolons.csv", "x.tsv"]
     packs = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}
     for name in plain:
         content = (tmp_path / name).read_bytes()
@@ -136,7 +139,8 @@ def test_the_error_of_a_missing_file_names_similar_ones(tmp_path: Path) -> None:
         ("x.json", b'{"data": [{"a": 1}]}\n', "holds one JSON object, not rows"),
         ("x.csv", b"q,a\na,1\nb,c,2\n", "line 3: this row has 3 fields, but the header has 2 (q, a)"),
         ("x.csv", b'question,answer\na,"1\n', "is not CSV: unexpected end of data"),
-        ("x.csv", b"q;a\na;1\n", "commas separate the columns of CSV, and its first line has none: q"),
+        ("x.csv", b"q\ta\na\t1\n", "commas separate the columns of CSV, and its first line has none: q"),
+        ("x.csv", b"q;a\na;1;2\n", "Put text that holds semicolons or line breaks in quotes"),
         ("x.tsv", b"q,a\na,1\n", "tabs separate the columns of TSV, and its first line has none: q"),
         ("x.tsv", b"q\ta\na\t1\t2\n", "Put text that holds tabs or line breaks in quotes"),
         ("x.csv", b"a,a\n1,2\n", "the column 'a' more than once"),

@@ -242,6 +242,7 @@ def test_a_long_run_prints_every_tenth_step_and_every_evaluation(make: MakeDispl
     samples = [line for line in lines if line.startswith("  ✗ ")]
     assert len(samples) == 2
     assert all(cell_len(line) <= 112 and line.endswith("<answer>5</answer>") for line in samples)
+    assert all("  answer 6 | hm" in line for line in samples)  # whole, however long prompt and completion are
 
 
 def test_a_resumed_run_shows_changes_since_its_start(make: MakeDisplay) -> None:

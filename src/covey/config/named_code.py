@@ -75,13 +75,15 @@ def not_typed(config: Config, given: Collection[Given]) -> dict[str, tuple[str, 
         typed = [written for written in typed if written.typed]
         return any(key.endswith("_code") or name in f"{one.place} {one.value}" for one in typed)
 
-    def is_stub(name: str) -> bool:
-        file = Path(name.rpartition(":")[0])
-        return file.suffix == ".py" and file.is_file() and file.read_bytes() == STUB.read_bytes()
-
     found = {key: tuple(n for n in names if not is_typed(key, n)) for key, names in named_code(config).items()}
     found = {key: tuple(n for n in names if not is_stub(n)) for key, names in found.items()}
     return {key: names for key, names in found.items() if names}
+
+
+def is_stub(name: str) -> bool:
+    """Whether a name is of an unchanged `STUB`."""
+    file = Path(name.rpartition(":")[0])
+    return file.suffix == ".py" and file.is_file() and file.read_bytes() == STUB.read_bytes()
 
 
 def without(config: Config, named: Mapping[str, Collection[str]]) -> Config:

@@ -72,6 +72,9 @@ solutions. `a.b` is the field `b` of objects in the column `a`."""
 _ASKED_WITH = ("instruction", "input", "context", "passage", "choices", "options", "system", "system_prompt", "tools")
 """Columns that usually belong to the question; a note names those that are left out of the prompt."""
 
+UNSEEN = "the model does not see it"
+"""What a note says of them, which is a warning."""
+
 _PROMPT, _ENVIRONMENT = "prompt", "environment"
 _SHOWN_ROWS = 3
 _SHOWN_CHARACTERS = 60
@@ -205,7 +208,7 @@ def _prompts(
     if left_out := [name for name in others if name != columns.answer and any(table.values(name))]:
         notes.append(
             f"{table.name}: the prompt is column '{columns.prompt}' alone; {', '.join(map(repr, left_out))} may belong "
-            "to the question, and the model does not see it. Write it into the prompts if it does"
+            f"to the question, and {UNSEEN}. Write it into the prompts if it does"
         )
     return found, [question(value, drop_reply=columns.drop_reply) for value in values]
 

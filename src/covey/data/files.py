@@ -185,6 +185,9 @@ def _read_csv(path: Path) -> FileRows:
 
     text = _decode(_content(path), path, "the file")
     kind, separator, word = ("TSV", "\t", "tabs") if ".tsv" in path.suffixes[-2:] else ("CSV", ",", "commas")
+    first = text.partition("\n")[0]
+    if kind == "CSV" and ";" in first and "," not in first:  # as spreadsheets write it where a comma is decimal
+        separator, word = ";", "semicolons"
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     rows, numbers = [], []
     try:

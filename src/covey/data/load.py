@@ -19,6 +19,7 @@ from covey.config.groups.environment import EnvironmentConfig
 from covey.data.columns import (
     CONVERSATION_NAMES,
     PROMPT_NAMES,
+    UNSEEN,
     Prepared,
     RowNeeds,
     beginning,
@@ -57,7 +58,8 @@ class LoadedData:
     notes: list[str]
     """Messages for the user about how the data was read."""
     warnings: frozenset[str] = frozenset()
-    """Those of the notes that make results doubtful: held-out problems that are also trained on."""
+    """Those of the notes that make results doubtful: held-out problems that are also trained on, or parts of
+    questions that no prompt holds."""
 
 
 def load(
@@ -101,7 +103,8 @@ def load(
     repeats = [note for name, held_out in evaluation.items() for note in _repeats(train, held_out, name)]
     sets = {name: reading(rows.data) for name, rows in evaluation.items()}
     notes = list(dict.fromkeys([*notes, *repeats]))
-    return LoadedData(reading(train.data), sets, notes, frozenset(repeats))
+    doubtful = frozenset([*repeats, *(note for note in notes if UNSEEN in note)])
+    return LoadedData(reading(train.data), sets, notes, doubtful)
 
 
 def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) -> tuple[Prepared, dict[str, Prepared]]:

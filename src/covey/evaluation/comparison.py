@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.advice import command
+from covey.config.compose.recipe import script_of
 from covey.errors import CoveyError, RunDirectoryError
 from covey.evaluation.grading import SEED_OFFSET
 from covey.evaluation.metrics import credit, values_at_k
@@ -179,9 +180,11 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
         return []
     for run, found in held.items():
         if not found:
+            words = "eval {run}" if script_of(RunDirectory(run).config) is None else "eval {run} dataset.path={rows}"
+            advice = command(words, run=run, rows="ROWS.jsonl")
             raise RunDirectoryError(
                 f"{run} is neither an evaluation (it has no settings.json) nor a run directory with one in its "
-                f"evaluation/ that is finished. Make one with: {command('eval {run}', run=run)}"
+                f"evaluation/ that is finished. Make one with: {advice}"
             )
     for of_training in (False, True):
         named = [{name: path for (kind, name), path in found.items() if kind == of_training} for found in held.values()]

@@ -213,7 +213,8 @@ def truncation(run: Evidence) -> Finding | None:
         return None
     limit, masked = run.value("training.max_completion_length"), run.value("training.mask_truncated_completions")
     of = f" of {limit} tokens" if limit else ""
-    title, counted = "Truncated completions", "masked" if masked else "graded as incomplete"
+    graded = "cut off" if run.config.get("script") else "graded as incomplete"  # a script's rewards are its own
+    title, counted = "Truncated completions", "masked" if masked else graded
     other = "" if masked else ", or set training.mask_truncated_completions=true"
     if masked and ten_steps_of_all(points) is not None:
         title, counted = "Nothing is trained", "masked, so that no reward has any effect"

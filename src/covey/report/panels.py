@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Any
 
@@ -458,7 +458,14 @@ def axes(rows: Sequence[Row]) -> dict[str, list[float]]:
     """
     stride = max(1, -(-len(rows) // MOST_POINTS))
     kept = sorted({*range(0, len(rows), stride), *([len(rows) - 1] if rows else [])})
-    times = (_number(row.get(names.STEP_TIME)) + _number(row.get(names.EVALUATION_TIME)) for row in rows)
+    timed = [row[names.STEP] for row in rows if _number(row.get(names.STEP_TIME))]
+    steps = {later: later - step for step, later in pairwise([0, *timed])}  # of which each row is the mean
+    if len(timed) > 1:  # the first one's may not be the first of the training
+        steps[timed[0]] = min(timed[0], steps[timed[1]])
+    times = (
+        _number(row.get(names.STEP_TIME)) * steps.get(row[names.STEP], 1) + _number(row.get(names.EVALUATION_TIME))
+        for row in rows
+    )
     tokens = accumulate((_number(row.get(names.TOKENS)) for row in rows), max)
     measured = {"seconds": list(accumulate(times)), "tokens": list(tokens)}
     found = {name: [round(values[at], 2) for at in kept] if any(values) else [] for name, values in measured.items()}

@@ -6,6 +6,7 @@ import inspect
 import logging
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -257,6 +258,12 @@ class RunLogCallback(TrainerCallback):
     """Whether trackers get the times and the memory too."""
     _writes: InBackground = field(init=False, default_factory=InBackground)
     _evaluated: list[Any] = field(init=False, default_factory=list)
+    _timed: int = field(init=False, default=0)
+    _stages: dict[str, float] = field(init=False, default_factory=lambda: defaultdict(float))
+    """Seconds of the stages of the steps since step `_timed`."""
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._timed = state.global_step
 
     def on_log(
         self,
@@ -276,8 +283,14 @@ class RunLogCallback(TrainerCallback):
                 args.steps_per_generation * self.trainer.num_iterations
             )
             row[names.COMPLETIONS_PER_SECOND] = args.generation_batch_size * calls_per_step / step_time
-        measured = self.take_times() | memory_in_use()
+        taken = self.take_times()
+        steps = max(1, state.global_step - self._timed)  # TRL's metrics too are means of the steps since the last log
+        measured = memory_in_use()
         if not evaluates:
+            self._add(taken)
+            measured |= {stage: seconds / steps for stage, seconds in self._stages.items()}
+            self._timed = state.global_step
+            self._stages.clear()
             row |= measured
         if self.tells_trackers:
             log_to_trackers(self.trainer, measured)
@@ -291,7 +304,12 @@ class RunLogCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
+            self._add(self.take_times())  # before an evaluation adds its own
             self.run.refuse_deleted()  # before a checkpoint makes the folder again
+
+    def _add(self, times: Mapping[str, float]) -> None:
+        for stage, seconds in times.items():
+            self._stages[stage] += seconds
 
     def keep_records(self, checkpoint: Path) -> None:
         """Flush all records to the disk before the checkpoint is marked."""

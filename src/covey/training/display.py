@@ -165,7 +165,7 @@ class Display:
         if metrics and (evaluated or due):
             self._print(self._line(step, metrics))
             if evaluated and self._samples:
-                self._print("  " + fit(_sample_line(self._samples[0]), 110))
+                self._print("  " + _sample_line(self._samples[0], 110))
         self._pending = (step, {})
 
     def completions(self, samples: Sequence[Mapping[str, Any]]) -> None:
@@ -173,7 +173,7 @@ class Display:
         with self._lock:
             self._samples = [_readable_sample(sample) for sample in samples]
         for sample in self._samples:
-            self._log("  " + fit(_sample_line(sample), 2000))
+            self._log("  " + _sample_line(sample, 2000))
 
     def warn(self, text: str) -> None:
         """Print a warning, which the log has already, above the panel if there is one."""
@@ -443,9 +443,12 @@ def _readable_sample(sample: Mapping[str, Any]) -> ShownCompletion:
     )
 
 
-def _sample_line(sample: ShownCompletion) -> str:
-    """A completion in one line."""
-    return f"{_COMPLETION_MARKS[sample['right']][0]} {sample['prompt']}  {_details(sample)} | {sample['completion']}"
+def _sample_line(sample: ShownCompletion, width: int) -> str:
+    """A completion in one line: of a long one, the ends of prompt and completion, and all that lies between."""
+    mark, details = _COMPLETION_MARKS[sample["right"]][0], _details(sample)
+    room = max(0, width - cell_len(f"{mark}   {details} | "))
+    prompt = fit(sample["prompt"], max(room // 2, room - cell_len(sample["completion"])))
+    return f"{mark} {prompt}  {details} | {fit(sample['completion'], room - cell_len(prompt))}"
 
 
 def _details(sample: ShownCompletion) -> str:

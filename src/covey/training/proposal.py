@@ -71,6 +71,8 @@ class Proposal:
     """Whether nobody named a model, and the starter would not do."""
     needs_reward: bool
     """Whether no rule can check the answers."""
+    no_answers: bool
+    """Whether there are none, as far as the names of columns tell."""
 
     def recipe(self, stub: Path | None = None) -> str:
         """The recipe: the template with these keys; `stub` is the file of the user's reward."""
@@ -146,7 +148,7 @@ def propose(file: str, model: str | None, words: Sequence[str | Flag] = ()) -> P
     asked = prompts_of(reading(prepare(table.select(sample), config.dataset, [], needs=needs).data))
     few = sorted({0, len(rows) // 2, len(rows) - 1})
     named = keys["model.name"] if model or sums else None
-    lengths, shown, found = _lengths(config, asked, few, solved, kinds, named)
+    lengths, prompts, found = _lengths(config, asked, few, solved, kinds, named)
     put({key: value for key, value in found.items() if not starter or key.startswith("dataset.")})
     put({"dataset.test_size": 100 if len(table) > 1 else 0} if source.test is None else {})
     split_off = test_rows(len(table), config.dataset, table.name) if source.test is None else 0
@@ -166,7 +168,8 @@ def propose(file: str, model: str | None, words: Sequence[str | Flag] = ()) -> P
         "lengths": lengths,
     }
     golds = [rows[i]["answer"] if answered else None for i in few]
-    return Proposal(keys, facts, [*zip(shown, golds, strict=True)], model is None and not sums, needs_reward)
+    shown = [*zip(prompts, golds, strict=True)]
+    return Proposal(keys, facts, shown, model is None and not sums, needs_reward, no_answers=not answered)
 
 
 def _guessed_columns(table: Table) -> Mapping[str, Any]:

@@ -95,10 +95,11 @@ def test_a_reward_of_ones_own_lies_beside_the_recipe(covey: Covey, tiny_model: s
     code, out, _ = covey("doctor", "poems.yaml", "--json")
     checks = [one["check"] for one in json.loads(out)["findings"]]
     assert (code, "skipped" in checks) == (0, False)
-    assert "reward poems_reward.py:my_reward" in checks
+    assert {"reward poems_reward.py:my_reward", "own reward"} <= {*checks}
     Path("poems_reward.py").write_bytes(STUB.read_bytes() + b"open('ran', 'w')\n")
     code, out, _ = covey("doctor", "poems.yaml", "--json")
-    assert "skipped" in [one["check"] for one in json.loads(out)["findings"]]
+    checks = [one["check"] for one in json.loads(out)["findings"]]
+    assert ("skipped" in checks, "own reward" in checks) == (True, False)
     assert not Path("ran").exists()
 
 

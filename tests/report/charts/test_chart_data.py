@@ -57,6 +57,10 @@ def test_axes_are_what_was_spent_until_each_step() -> None:
         {names.STEP: 3, names.STEP_TIME: float("nan"), names.TOKENS: 30},
     ]
     assert axes(rows) == {"step": [0, 1, 2, 3], "seconds": [1.5, 3.5, 7.5, 7.5], "tokens": [0, 10, 10, 30]}
+    sparse = [{names.STEP: step, names.STEP_TIME: 2.0} for step in (10, 20, 23)]  # means of 10, 10 and 3 steps
+    assert axes(sparse)["seconds"] == [20.0, 40.0, 46.0]
+    resumed = [{names.STEP: step, names.STEP_TIME: 2.0} for step in (51, 52)]  # earlier rows are elsewhere
+    assert axes(resumed)["seconds"] == [2.0, 4.0]
     assert axes([{names.STEP: 4}]) == {"step": [4], "seconds": [], "tokens": []}
     assert axes([]) == {"step": [], "seconds": [], "tokens": []}
 

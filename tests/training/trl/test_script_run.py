@@ -27,6 +27,7 @@ from covey.cli.main import main
 from covey.errors import RunDirectoryError
 from covey.evaluation.stored import find_target
 from covey.report.live import LiveReport
+from covey.report.panels import STAGES
 from covey.runlog import RunDirectory, read_completions, read_metrics
 from covey.view.runs import RunStore, run_page
 from fake_hub import TOKEN, Hub, hub
@@ -123,6 +124,9 @@ def test_the_rows_hold_every_log_and_the_last_steps(trained: Path) -> None:
     assert "train/rewards/variety/mean" in rows[4]
     assert "time/generation" in rows[4]
     assert "time/generation" not in rows[2]  # of an evaluation
+    for step in (3, 4):  # the stages are means of the row's steps too, without the evaluation between them
+        stages = [value for name, value in rows[step].items() if name in {metric for _, metric in STAGES}]
+        assert 0 < sum(stages) <= rows[step]["time/step"]
     for step in (3, 4):
         completions = read_completions(trained / "completions" / f"step-{step:06d}.parquet")
         asked = {one["prompt"][-1]["content"] for one in completions}
@@ -393,10 +397,14 @@ def test_eval_asks_for_problems_and_compare_compares(
         assert code == 2
     assert f"{first} was trained by a script" in err
     assert f"`covey eval {first} dataset=gsm8k`" in err
+    code, _, err = covey("compare", str(first), str(second))
+    assert code == 2
+    assert f"covey eval {first} dataset.path=ROWS.jsonl" in err
     words = ("dataset=gsm8k", f"dataset.path={rows}", "--all")
     for run in (first, second):  # its weights lie in its folder; in a checkpoint
         code, out, err = covey("eval", str(run), *words, "--json")
         assert code == 0, err
+        assert "covey: Graded by accuracy, as the rewards of a script are not Covey's" in err
         (found,) = json.loads(out)
         assert found["path"] == str(run / "evaluation" / "all-final-sampled")
         assert found["settings"]["sampling"]["max_completion_length"] == 7  # the script's

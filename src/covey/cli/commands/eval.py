@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = config_arguments.read_request(arguments)
     if request.recipe is None:
         raise ConfigError("covey eval needs what to evaluate first: a model, a run directory or a checkpoint.")
+    from covey.evaluation.grading import grader_name
     from covey.evaluation.stored import find_target
 
     target = find_target(str(request.recipe), arguments.checkpoint)
@@ -67,6 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         if not file:
             raise ConfigError(f"--path {word}: give the name of a benchmark and its file, as in --path gsm8k=FILE.")
     paths = {name: file for name, _, file in split}
+    if target.script is not None and not any("evaluation.grader" in one.keys for one in composed.given):
+        note = f"Graded by {grader_name(config) or 'nothing'}, as the rewards of a script are not Covey's"
+        print(f"covey: {note}; evaluation.grader=NAME takes another.", file=sys.stderr)
     benchmarks = config_arguments.benchmark_paths(config, paths)
     config_arguments.check_paths(benchmarks or config_arguments.data_paths(config))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         from covey.config.named_code import STUB
         from covey.errors import one_line
         from covey.runlog.files import write_atomically
+        from covey.training.checks.findings import Mark
         from covey.training.doctor import examine
         from covey.training.proposal import propose
 
@@ -65,7 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     written = f"Written: {out}"
     if found.needs_reward:
         shutil.copyfile(STUB, stub)
-        written += f", and {stub}: no rule can check such answers, so the reward is yours. Change it to what you want"
+        why = f"no rule can check such answers ({found.facts['answers']})"
+        if found.no_answers:
+            why = "no column has a usual name for answers. Where one holds them: dataset.answer_column=NAME. Else"
+        written += f", and {stub}: {why}, so the reward is yours. Change it to what you want"
     write_atomically(out, found.recipe(stub if found.needs_reward else None))
     if found.needs_model:
         written += f". No --model was given: {found.keys['model.name']} is a proposal, 1 GB from the hub"
@@ -75,5 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
         findings = list(examine(composed.config, naming_places=composed.naming_places))
     show_findings(console, findings, fine=False)
     train = command("train {config}", config=out)
-    console.print(Text(f"Next:\n  {train}\n  covey view  # beside it: curves and completions"), soft_wrap=True)
+    when = ", once what is wrong is mended" if any(finding.mark is Mark.WRONG for finding in findings) else ""
+    console.print(Text(f"Next{when}:\n  {train}\n  covey view  # beside it: curves and completions"), soft_wrap=True)
     return 0

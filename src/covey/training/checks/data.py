@@ -18,6 +18,7 @@ from covey.answers.tasks import MODES
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
 from covey.config.groups.training import ASKS_FOR_NOTHING, REFUSED
+from covey.config.named_code import is_stub
 from covey.data.columns import PROMPT_NAMES
 from covey.errors import ConfigError, DataError, ModelError, RunDirectoryError, one_line
 from covey.evaluation.grading import answer_asked_by, grader_name
@@ -420,6 +421,14 @@ def _keywords(function: Callable[..., Any], without: Collection[str] = ()) -> li
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     found = [p for p in signature(function).parameters.values() if p.kind in kinds and p.name not in without]
     return [p.name if p.default is p.empty else f"[{p.name}]" for p in found]
+
+
+@check("own reward", Stage.DATA, Mark.WARNING)
+def check_stub(known: Known) -> Iterator[PreflightFinding]:
+    """Whether a reward is still what `covey init` wrote for the user to change."""
+    for name in filter(is_stub, known.config.rewards.funcs):
+        text = f"{name} is as covey init wrote it: it rewards wording, and knows nothing of what is right"
+        yield PreflightFinding(Mark.WARNING, "own reward", text, "Change it to what you want, before its curves count.")
 
 
 _FEW_WRONG = 0.05  # share of unscorable rows up to which this is a warning only

@@ -129,6 +129,7 @@ class ScriptRun(TrainerCallback):
             report=LiveReport(run),
             tells_trackers=False,
         )
+        self._log.on_train_begin(trainer.args, state, trainer.control)
 
     def _end(self, error: BaseException | None) -> None:
         run, trainer, log = self._run, self._trainer, self._log
