@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     out = None if arguments.out is None else Path(arguments.out)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
+        tasks, printed = dict[str, Any](), set[tuple[str, int]]()  # without a terminal, lines are printed
         loading = bar.add_task("Loading", total=None)
 
         def show(name: str, done: int, total: int) -> None:
@@ -84,6 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
             if name not in tasks:
                 tasks[name] = bar.add_task(names.set_label(name), total=total)
             bar.update(tasks[name], completed=done)
+            twentieth = names.set_label(name), 20 * done // total
+            if bar.disable and twentieth not in printed:
+                printed.add(twentieth)
+                console.print(f"{twentieth[0]}: {done:,} of {total:,} completions", highlight=False)
 
         how = {"every_row": arguments.every_row, "overwrite": arguments.overwrite}
         found = run_evaluations(config, target, paths, out, show, **how)

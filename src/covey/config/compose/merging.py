@@ -33,6 +33,11 @@ _SOURCES = {
 _OPTION_KEYS = {"objective.name": "objective"}
 """Keys whose value, where it is an option of the group, chooses it below the user's keys: with all that it sets."""
 
+_KEPT = {"model": (), "dataset": ("seed", "max_prompt_length", "overlong_prompts")}
+"""Groups all of whose keys describe what an option names, but for these: over a complete config they go with it."""
+_DESCRIBING = {"environment": ("settings", "rollout_func"), "objective": ("settings",)}
+"""Such keys of other groups, besides those that an option states."""
+
 _WITH_TOOLS = ("factory", "tools")
 """Keys of the group `environment` with which the model has tools to call."""
 
@@ -110,7 +115,8 @@ class Merging:
         """A sentence on what recipes set over an option that the user chooses of this key's group; may be empty."""
         group, names, typed = key.partition(".")[0], dict[str, str](), self.sources[-1].keys
         option, by = self.composition.option(group), self.composition.chosen.get(group)
-        for part, source in list(self._pairs())[: self.composition.place(by)] if by is not None else ():
+        above = by is not None and not self.files.complete
+        for part, source in list(self._pairs())[: self.composition.place(by)] if above else ():
             own = [key for key in source.keys if key.startswith(f"{group}.") and key not in typed and part.is_recipe]
             names |= dict.fromkeys(own, part.file.path.name)
         if not names or option is None or key in typed:
@@ -217,15 +223,15 @@ class Merging:
         with resolving():
             for part, source in self._pairs():
                 if self.files.complete and part.chosen and part.group not in replaced:
-                    replaced.add(part.group)  # it takes the place of all that the complete config has there
-                    if part.group == "evaluation":  # its options set the sampling; grader and sizes stay the run's
-                        options = (read_own(file).content for file in (CONF / part.group).glob("*.yaml"))
-                        for key in set().union(*options):
-                            tree.get(part.group, {}).pop(key, None)
-                    elif any(setting.key.startswith(f"{part.group}.") for setting in source.settings):
-                        gone = tree.pop(part.group, None) or {}
-                        if part.group == "dataset" and "seed" in gone:  # what the run has not been trained on stays so
-                            tree[part.group] = {"seed": gone["seed"]}
+                    replaced.add(part.group)  # what its options state, or name, gives way; the rest stays
+                    before = tree.get(part.group, {})
+                    if part.group in _KEPT:
+                        own = any(setting.key.startswith(f"{part.group}.") for setting in source.settings)
+                        gone = {*before} - {*_KEPT[part.group]} if own else ()
+                    else:
+                        gone = _stated(part.group)
+                    for name in gone:
+                        before.pop(name, None)
                 for setting in source.settings:
                     apply_setting(tree, setting)
             for setting in self.sources[-1].settings:
@@ -371,6 +377,15 @@ class Merging:
         for (key, held), found in waiting.items():
             if OmegaConf.select(tree, key) == held:
                 settle(found)
+
+
+@lru_cache
+def _stated(group: str) -> frozenset[str]:
+    """The keys of a group that give way to an option of it over a complete config."""
+    files = [read_own(file) for file in (CONF / group).glob("*.yaml")]
+    keys = {s.key for file in files for s in _own_source(file.path, "" if file.package else group).settings}
+    names = {key.removeprefix(f"{group}.") for key in keys if key.startswith(f"{group}.")}
+    return frozenset(names.union(_DESCRIBING.get(group, ())))
 
 
 @lru_cache(maxsize=256)
