@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -260,6 +262,40 @@ def test_weights_from_kaggle(tiny_model: str, monkeypatch: pytest.MonkeyPatch) -
     assert resolve_model(address) == resolve_model(address) == tiny_model
     assert asked == ["qwen/qwen-3/transformers/tiny/2"]
     assert load_tokenizer(ModelConfig(name=address)).pad_token is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "file"),
+    [
+        ("{here}/m-Q4_1.gguf", "{here}", "m-Q4_1.gguf"),
+        ("{here}", "{here}", "m-Q4_1.gguf"),
+        ("owner/m/m-Q4_1.gguf", "owner/m", "m-Q4_1.gguf"),
+        ("owner/m-GGUF", "owner/m-GGUF", "FILE.gguf"),
+    ],
+)
+def test_gguf_is_refused_with_the_way_to_convert(
+    name: str, source: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m-Q4_1.gguf").touch()
+    with pytest.raises(ModelError, match=r"is GGUF, .* -m pip install gguf`") as refused:
+        resolve_model(name.format(here=tmp_path))
+    interpreter, option, code = shlex.split(re.findall("`([^`]+)`", str(refused.value))[1])
+    assert (interpreter, option) == (sys.executable, "-c")
+    done = []
+
+    class Loaded:
+        def __init__(self, source: str, gguf_file: str, **options: object) -> None:
+            done.append((source, gguf_file, [getattr(one, "dequantize", None) for one in options.values()]))
+
+        def save_pretrained(self, folder: str) -> None:
+            done.append(folder)
+
+    for kind in ("AutoModelForCausalLM", "AutoTokenizer"):
+        monkeypatch.setattr(f"transformers.{kind}.from_pretrained", Loaded)
+    exec(code, {})
+    asked, out = source.format(here=tmp_path), "CONVERTED" if file == "FILE.gguf" else "m-Q4_1"
+    assert done == [(asked, file, [True]), out, (asked, file, []), out]
+    assert str(refused.value).endswith(f"set model.name={out}.")
 
 
 def test_the_models_own_sampling_overrides_the_recipes(tiny_model: str, train: Train, tmp_path: Path) -> None:
