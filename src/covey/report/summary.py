@@ -294,6 +294,7 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
         "seed": config.get("seed"),
         "training time": training_time(record),
         "peak memory": " + ".join(format_value(value, "bytes") for value in memory if value) or None,
+        "used instead": ", ".join(map(str, record.environment.get("used") or ())),
         "Covey, TRL, PyTorch": ", ".join(str(packages.get(name) or "–") for name in ("covey", "trl", "torch"))
         if packages
         else None,

@@ -24,6 +24,7 @@ from covey.model.adapters import merge as merge_adapters
 from covey.model.export import set_end_and_pad_tokens
 from covey.model.load import own_generation_config, own_sampling
 from covey.model.reasoning_vocab.token_map import MAP_FILE
+from covey.model.starter import STARTERS
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import rename
 from covey.training.asynchronous.settings import Asynchronous
@@ -49,7 +50,7 @@ _GOOD_COMPLETIONS = 64
 def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str]]:
     """TRL's arguments for a config, and notes for the user.
 
-    Without a GPU, `use_cpu=true` and `bf16=false` are set.
+    On a CPU, `use_cpu=true` and `bf16=false` are set.
 
     Raises:
         ConfigError: TRL rejects the values, or a tracker is not installed.
@@ -136,17 +137,32 @@ def _set_precision(values: dict[str, Any], dtype: str | None) -> list[str]:
 
     from covey.model.device import half_precision
 
-    if not torch.accelerator.is_available():
+    here = torch.accelerator.is_available()
+    if not here or values.get("use_cpu"):
         dropped = [f"{name}=true" for name in ("bf16", "fp16", "use_liger_kernel") if values.get(name)]
+        dropped += ["use_cpu=false"] if values.get("use_cpu") is False else []
         values |= {"use_cpu": True, "bf16": False, "fp16": False, "use_liger_kernel": False}
         instead = f", in place of {' and '.join(dropped)}" if dropped else ""
         kind = {None: "float32", "auto": "the dtype of the saved weights"}.get(dtype, dtype)
-        return [f"No GPU here: training on the CPU in {kind} (use_cpu=true, bf16=false{instead})."]
+        why = "use_cpu=true" if here else "No GPU here"
+        return [f"{why}: training on the CPU in {kind} (use_cpu=true, bf16=false{instead})."]
     if not _only_emulates_bfloat16(values):
         return []
     half = half_precision(values.get("bf16"), False, dtype)
     values |= {"bf16": half == "bf16", "fp16": half == "fp16"}
     return [_emulated(half)]
+
+
+def used_otherwise(config: Config, args: GRPOConfig) -> list[str]:
+    """The switches and numbers of `training` that this machine, Covey or TRL sets otherwise than the config, each as
+    `key=value` with the value used."""
+    names = {*config.training.values, "use_cpu", "bf16", "fp16"} - {*OWN_FIELDS, "push_to_hub"}
+    used = {name: getattr(args, name, None) for name in sorted(names)}
+    return [
+        f"training.{name}={show(value)}"
+        for name, value in used.items()
+        if isinstance(value, bool | int | float) and value != getattr(config.training, name)
+    ]
 
 
 def _slow_sampling(*, fsdp: bool) -> list[str]:
@@ -274,6 +290,9 @@ def build_trainer(
                 run_directory=False,
                 **objective,
             )
+    if config.model.name in STARTERS and source == str(STARTERS[config.model.name]):
+        for adapters in getattr(trainer.model, "peft_config", {}).values():  # on another machine it lies elsewhere
+            adapters.base_model_name_or_path = config.model.name
     if args.model_init_kwargs:  # checkpoints hold the arguments
         args.model_init_kwargs = without_secrets(args.model_init_kwargs)
     trainer.remove_callback(PrinterCallback)  # the display replaces it
