@@ -11,7 +11,7 @@ from tests.support.compose_config import value_of
 from tests.support.dead_keys import dead_lines
 
 from covey.cli.main import main
-from covey.config import Config, compose, load, to_yaml
+from covey.config import Config, Flag, compose, load, to_yaml
 from covey.errors import ConfigError
 
 GLOBAL = "# @package _global_\n"
@@ -81,6 +81,23 @@ def test_a_group_over_the_whole_config_of_a_run_is_used_without_a_word() -> None
     found = compose(["evaluation=greedy"], "whole.yaml")
     assert found.config.evaluation.temperature == 0
     assert not [note for note in found.notes if "keeps its own" in note]
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        (r"dataset.system_prompt=a\nb", "a\nb"),
+        (r'dataset.system_prompt="Use \boxed{}.\n\nReply."', "Use \\boxed{}.\n\nReply."),
+        (r"dataset.system_prompt='Avoid \\neq and \\n.\n'", "Avoid \\neq and \\n.\n"),
+        (Flag("system_prompt", (r"a\nb",)), "a\nb"),
+        ("dataset.system_prompt='a\nb'", "a\nb"),
+    ],
+)
+def test_a_typed_line_break_is_one(typed: str | Flag, text: str) -> None:
+    assert load([typed]).dataset.system_prompt == text
+    write({"r.yaml": r"dataset: {system_prompt: 'a\nb'}"})  # YAML has rules of its own
+    assert load([], "r.yaml").dataset.system_prompt == r"a\nb"
+    assert load([r"rewards.code.paths=[x\ny]"]).rewards.code.paths == (r"x\ny",)
 
 
 @pytest.mark.parametrize(
