@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -213,8 +213,6 @@ def push(run: RunDirectory, folder: Path, destination: Destination, *, state: st
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    from covey.report.load import load_run
-
     wanted = destination.repo or run.root.name
     with _hub_errors(wanted):
         api = HfApi(token=destination.token)
@@ -223,11 +221,7 @@ def push(run: RunDirectory, folder: Path, destination: Destination, *, state: st
         branch = None if destination.revision == "main" else destination.revision
         if branch:
             api.create_branch(name, branch=branch, exist_ok=True)
-        adapters = (folder / "adapter_config.json").is_file()
-        card = model_card(load_run(run.root), state=state, hub_id=name, revision=branch, adapters=adapters)
-        files: dict[str, Path | bytes] = {**_files(folder), CARD: card.encode()}
-        for checkpoint, place in _checkpoints(run, destination.strategy):
-            files |= _files(checkpoint, f"{place}/")
+        files = pushed_files(run, folder, replace(destination, repo=name, revision=branch), state=state)
         api.create_commit(
             name,
             [CommitOperationAdd(path, content) for path, content in files.items()],
@@ -235,6 +229,25 @@ def push(run: RunDirectory, folder: Path, destination: Destination, *, state: st
             revision=destination.revision,
         )
     return str(created)
+
+
+def pushed_files(
+    run: RunDirectory, folder: Path, destination: Destination, *, state: str = "final"
+) -> dict[str, Path | bytes]:
+    """What `push` uploads with the same arguments, by the name there; asks nobody. Raises a `HubError` for a name that
+    the hub does not take."""
+    from huggingface_hub.utils import validate_repo_id
+
+    from covey.report.load import load_run
+
+    with _hub_errors(str(destination.repo)):
+        validate_repo_id(destination.repo)
+    adapters, place = (folder / "adapter_config.json").is_file(), (destination.repo, destination.revision)
+    card = model_card(load_run(run.root), state=state, hub_id=place[0], revision=place[1], adapters=adapters)
+    files: dict[str, Path | bytes] = {**_files(folder), CARD: card.encode()}
+    for checkpoint, below in _checkpoints(run, destination.strategy):
+        files |= _files(checkpoint, f"{below}/")
+    return files
 
 
 def _files(folder: Path, below: str = "") -> Mapping[str, Path]:

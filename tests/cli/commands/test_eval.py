@@ -89,9 +89,7 @@ def test_progress_into_a_pipe_is_lines(evaluate: Evaluate, tmp_path: Path) -> No
     """12 completions in batches of 4."""
     code, output = evaluate(tmp_path / "out", "evaluation.num_samples=2")
     assert code == 0
-    assert re.findall(r"held-out: (\d+) of (\d+) completions", output) == [
-        (str(done), "12") for done in (0, 4, 8, 12)
-    ]
+    assert re.findall(r"held-out: (\d+) of (\d+) completions", output) == [(str(done), "12") for done in (0, 4, 8, 12)]
     _, output = evaluate(tmp_path / "json", "evaluation.num_samples=2", "--json")
     assert json.loads(output[output.index("[ {") :])[0]["metrics"]["accuracy"]["value"] >= 0
 
