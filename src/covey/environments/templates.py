@@ -84,9 +84,8 @@ def _refused(tokenizer: Any, reason: str) -> EnvironmentSetupError:
 
     advice = "a file with a template that shows tools, in this model's own special tokens"
     if "<|im_start|>" in tokenizer.get_vocab():  # ChatML
-        file = Path(trl_templates.__file__).parent / "chat_templates" / "qwen2_5.jinja"
-        word = shlex.quote(f"model.chat_template={file}")
-        advice = f"one that shows tools: `{word}` is Qwen 2.5's, of the same tokens"
+        word = f"model.chat_template={Path(trl_templates.__file__).parent}/chat_templates/qwen2_5.jinja"
+        advice = f"one that shows tools: `{shlex.quote(word)}` is Qwen 2.5's, of the same tokens"
     return EnvironmentSetupError(
         f"This model's tokenizer cannot be used with tools or an environment: {reason}. Set model.chat_template to "
         f"{advice}; or choose another model: those of Qwen 2.5 to 3.6, Llama 3.1 and 3.2, Gemma 4, GPT-OSS, GLM-4-MoE, "

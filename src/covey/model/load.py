@@ -69,11 +69,11 @@ def _refuse_gguf(name: str, path: Path) -> None:
         "M.from_pretrained(source, gguf_file=file, quantization_config=G(dequantize=True)).save_pretrained(out); "
         "T.from_pretrained(source, gguf_file=file).save_pretrained(out)"
     )
-    python = shlex.quote(sys.executable)
     raise ModelError(
         f"model.name={name} is GGUF, a format for inference, which is not trained. Take the model that it was made of "
         "(on the hub, mostly the name without -GGUF), or convert the file, whose weights stay rounded: "
-        f"`{python} -m pip install gguf`, then `{python} -c {shlex.quote(code)}`, and set model.name={out}."
+        f"`{shlex.join([sys.executable, '-m', 'pip', 'install', 'gguf'])}`, then "
+        f"`{shlex.join([sys.executable, '-c', code])}`, and set model.name={out}."
     )
 
 

@@ -137,14 +137,13 @@ def _set_precision(values: dict[str, Any], dtype: str | None) -> list[str]:
 
     from covey.model.device import half_precision
 
-    here = torch.accelerator.is_available()
-    if not here or values.get("use_cpu"):
-        dropped = [f"{name}=true" for name in ("bf16", "fp16", "use_liger_kernel") if values.get(name)]
-        dropped += ["use_cpu=false"] if values.get("use_cpu") is False else []
-        values |= {"use_cpu": True, "bf16": False, "fp16": False, "use_liger_kernel": False}
+    if values.get("use_cpu") or not torch.accelerator.is_available():
+        used = {"use_cpu": True, "bf16": False, "fp16": False, "use_liger_kernel": False}
+        dropped = [f"{name}={show(not value)}" for name, value in used.items() if values.get(name) is (not value)]
+        values |= used
         instead = f", in place of {' and '.join(dropped)}" if dropped else ""
         kind = {None: "float32", "auto": "the dtype of the saved weights"}.get(dtype, dtype)
-        why = "use_cpu=true" if here else "No GPU here"
+        why = "use_cpu=true" if torch.accelerator.is_available() else "No GPU here"
         return [f"{why}: training on the CPU in {kind} (use_cpu=true, bf16=false{instead})."]
     if not _only_emulates_bfloat16(values):
         return []
@@ -157,12 +156,8 @@ def used_otherwise(config: Config, args: GRPOConfig) -> list[str]:
     """The switches and numbers of `training` that this machine, Covey or TRL sets otherwise than the config, each as
     `key=value` with the value used."""
     names = {*config.training.values, "use_cpu", "bf16", "fp16"} - {*OWN_FIELDS, "push_to_hub"}
-    used = {name: getattr(args, name, None) for name in sorted(names)}
-    return [
-        f"training.{name}={show(value)}"
-        for name, value in used.items()
-        if isinstance(value, bool | int | float) and value != getattr(config.training, name)
-    ]
+    used = {name: value for name in names if isinstance(value := getattr(args, name, None), bool | int | float)}
+    return sorted(f"training.{name}={show(v)}" for name, v in used.items() if v != getattr(config.training, name))
 
 
 def _slow_sampling(*, fsdp: bool) -> list[str]:

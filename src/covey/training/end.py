@@ -21,7 +21,7 @@ from covey.errors import CoveyError, HubError
 from covey.evaluation.comparison import compare_evaluations, newest_in_common
 from covey.report.completion_findings import Finding
 from covey.report.live import conclusions, write_end_of_run
-from covey.report.load import read_mapping
+from covey.report.load import load_run, read_mapping
 from covey.report.model_card import CARD, model_card
 from covey.report.summary import Change, summary_line
 from covey.report.tables import evaluation_rows
@@ -231,22 +231,18 @@ def push(run: RunDirectory, folder: Path, destination: Destination, *, state: st
     return str(created)
 
 
-def pushed_files(
-    run: RunDirectory, folder: Path, destination: Destination, *, state: str = "final"
-) -> dict[str, Path | bytes]:
-    """What `push` uploads with the same arguments, by the name there; asks nobody. Raises a `HubError` for a name that
-    the hub does not take."""
+def pushed_files(run: RunDirectory, folder: Path, destination: Destination, *, state: str) -> dict[str, Any]:
+    """What `push` uploads, a path or bytes by the name there; asks nobody. Raises a `HubError` for a bad name."""
     from huggingface_hub.utils import validate_repo_id
 
-    from covey.report.load import load_run
-
-    with _hub_errors(str(destination.repo)):
-        validate_repo_id(destination.repo)
-    adapters, place = (folder / "adapter_config.json").is_file(), (destination.repo, destination.revision)
-    card = model_card(load_run(run.root), state=state, hub_id=place[0], revision=place[1], adapters=adapters)
-    files: dict[str, Path | bytes] = {**_files(folder), CARD: card.encode()}
-    for checkpoint, below in _checkpoints(run, destination.strategy):
-        files |= _files(checkpoint, f"{below}/")
+    with _hub_errors(name := str(destination.repo)):
+        validate_repo_id(name)
+    adapters, branch = (folder / "adapter_config.json").is_file(), destination.revision
+    card = model_card(load_run(run.root), state=state, hub_id=name, revision=branch, adapters=adapters)
+    files = {**_files(folder), CARD: card.encode()}
+    kept, strategy = [path for _, path in run.complete_checkpoints()], destination.strategy
+    for checkpoint in kept if strategy == "all_checkpoints" else kept[-1:] if strategy == "checkpoint" else ():
+        files |= _files(checkpoint, "last-checkpoint/" if strategy == "checkpoint" else f"{checkpoint.name}/")
     return files
 
 
@@ -254,14 +250,6 @@ def _files(folder: Path, below: str = "") -> Mapping[str, Path]:
     names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
     wanted = [name for name in names if not any(fnmatch(name, pattern) for pattern in LEFT_OUT)]
     return {below + name: folder / name for name in wanted}
-
-
-def _checkpoints(run: RunDirectory, strategy: str) -> Iterator[tuple[Path, str]]:
-    complete = run.complete_checkpoints()
-    if strategy == "all_checkpoints":
-        yield from ((path, path.name) for _, path in complete)
-    elif strategy == "checkpoint" and complete:
-        yield complete[-1][1], "last-checkpoint"
 
 
 @contextmanager

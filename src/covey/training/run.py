@@ -378,11 +378,7 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
 
 def open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan, used: Sequence[str] = ()) -> None:
     """Prepare the folder for the start of the run. A kill in between must not lose the run: the config is written
-    first, but after the marks of a finished run are removed.
-
-    Args:
-        used: see `used_otherwise`; a comment in the file of the config, by which another machine resumes the run.
-    """
+    first, but after the marks of a finished run are removed; what `used_otherwise` gives is a comment there."""
     if plan.clear:
         run.clear(keep_first=config.model.reasoning_vocab_size != 0, keep_config=True)
     run.summary.unlink(missing_ok=True)

@@ -62,7 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     composed = dataclasses.replace(request, recipe=target.recipe, overrides=words).compose()
     config = composed.config
     target.check_data(config, [*composed.origins, *request.overrides])
-    paths = _paths(arguments.path)
+    paths = dict(word.split("=", 1) for word in arguments.path if word.partition("=")[2])
+    if wrong := next((word for word in arguments.path if not word.partition("=")[2]), None):
+        raise ConfigError(f"--path {wrong}: give the name of a benchmark and its file, as in --path gsm8k=FILE.")
     benchmarks = config_arguments.benchmark_paths(config, paths)
     config_arguments.check_paths(benchmarks or config_arguments.data_paths(config))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -100,14 +102,6 @@ def run(arguments: argparse.Namespace) -> int:
         held_out = f"Only problems that a run with this data would hold out of {config.dataset.path} were taken"
         console.print(f"{held_out}; --all takes every row.", markup=False, highlight=False, soft_wrap=True)
     return 0
-
-
-def _paths(words: list[str]) -> dict[str, str]:
-    split = [word.partition("=") for word in words]
-    for word, (_, _, file) in zip(words, split, strict=True):
-        if not file:
-            raise ConfigError(f"--path {word}: give the name of a benchmark and its file, as in --path gsm8k=FILE.")
-    return {name: file for name, _, file in split}
 
 
 def _print(console: Any, evaluation: StoredEvaluation) -> None:
