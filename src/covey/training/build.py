@@ -24,7 +24,6 @@ from covey.model.adapters import merge as merge_adapters
 from covey.model.export import set_end_and_pad_tokens
 from covey.model.load import own_generation_config, own_sampling
 from covey.model.reasoning_vocab.token_map import MAP_FILE
-from covey.model.starter import STARTERS
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import rename
 from covey.training.asynchronous.settings import Asynchronous
@@ -285,9 +284,8 @@ def build_trainer(
                 run_directory=False,
                 **objective,
             )
-    if config.model.name in STARTERS and source == str(STARTERS[config.model.name]):
-        for adapters in getattr(trainer.model, "peft_config", {}).values():  # on another machine it lies elsewhere
-            adapters.base_model_name_or_path = config.model.name
+    for adapters in getattr(trainer.model, "peft_config", {}).values():
+        adapters.base_model_name_or_path = source  # not what `model.lora.path` names; peft looks it up when it saves
     if args.model_init_kwargs:  # checkpoints hold the arguments
         args.model_init_kwargs = without_secrets(args.model_init_kwargs)
     trainer.remove_callback(PrinterCallback)  # the display replaces it

@@ -37,6 +37,7 @@ from covey.model.device import base_model, casting_once, disable_dropout
 from covey.model.positions import count_from_first_token
 from covey.model.prompts import as_shown
 from covey.model.reasoning_vocab import ReasoningVocabulary
+from covey.model.starter import name_starters
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
 from covey.rewards.reward import is_prefill
@@ -236,7 +237,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         with all_replaced(self._dropout):
             super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            follow_umask(Path(output_dir or str(self.args.output_dir)))
+            follow_umask(folder := Path(output_dir or str(self.args.output_dir)))
+            name_starters(folder)
         self._reasoning.save(output_dir or str(self.args.output_dir), writes=self.args.should_save)
 
     def load_checkpoint_weights(self, checkpoint: Path) -> None:
