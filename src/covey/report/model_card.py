@@ -148,8 +148,8 @@ def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: 
     source = f'"{name}", revision="{revision}"' if revision else f'"{name}"'
     system = dataset.get("system_prompt")
     first = f'    {{"role": "system", "content": {str(system)!r}}},\n' if system else ""
-    shipped = adapters and base in STARTERS
-    place = f'STARTERS["{base}"]' if shipped else f'"{base}"'
+    place = f'STARTERS["{base}"]' if base in STARTERS else f'"{base}"'
+    imports = "from covey.model.starter import STARTERS\n" if base in STARTERS else ""
     load = (
         f'model = AutoModelForCausalLM.from_pretrained({place}, dtype="auto", device_map="auto")\n'
         f"model = PeftModel.from_pretrained(model, {source})\n"
@@ -159,8 +159,7 @@ def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: 
     return [
         "## How to use it\n",
         "```python\n"
-        + ("from covey.model.starter import STARTERS\n" if shipped else "")
-        + ("from peft import PeftModel\n" if adapters else "")
+        + (f"{imports}from peft import PeftModel\n" if adapters else "")
         + "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         f"tokenizer = AutoTokenizer.from_pretrained({source})\n"
         + load
