@@ -233,7 +233,7 @@ def push(run: RunDirectory, folder: Path, destination: Destination, *, state: st
 
 def pushed_files(run: RunDirectory, folder: Path, destination: Destination, *, state: str) -> dict[str, Any]:
     """What `push` uploads, a path or bytes by the name there; asks nobody. Raises a `HubError` for a bad name."""
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     with _hub_errors(name := str(destination.repo)):
         validate_repo_id(name)
