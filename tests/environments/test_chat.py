@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
+import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +57,17 @@ def test_templates_without_tools_are_refused_with_the_reason(template: str) -> N
     refusal = template_refusal(make_tokenizer(template))
     assert refusal is not None
     assert REFUSED[template] in refusal
+    assert "Set model.chat_template to " in refusal
+
+
+def test_the_template_that_a_refusal_names_works() -> None:
+    tokenizer = make_tokenizer("qwen2_5_vl")
+    proposed = re.search("`(model.chat_template=[^`]+)`", template_refusal(tokenizer) or "")
+    assert proposed is not None
+    key, _, file = shlex.split(proposed[1])[0].partition("=")
+    assert key == "model.chat_template"
+    tokenizer.chat_template = Path(file).read_text(encoding="utf-8")
+    assert template_refusal(tokenizer) is None
 
 
 @pytest.mark.parametrize("thinks", [True, False])

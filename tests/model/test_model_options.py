@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +29,7 @@ from covey.errors import ConfigError, ModelError
 from covey.model.adapters import lora_config, quantization_config
 from covey.model.load import load_tokenizer, own_sampling, resolve_model
 from covey.model.prompts import cut_left, prompt_lengths, render
+from covey.model.starter import STARTER_PATH
 from covey.training.callbacks import load_callbacks
 from covey.training.checks.trackers import tracker_environment, trackers
 from run_sizes import SMALL
@@ -122,6 +126,35 @@ def test_adapters_alone_are_trained_and_saved(train: Train, tiny_model: str, tmp
     ids = AutoTokenizer.from_pretrained(final)("12 + 34", return_tensors="pt").input_ids
     with torch.no_grad():
         assert not torch.allclose(base(ids).logits, adapted(ids).logits)
+
+
+def test_adapters_of_a_starter_name_it_and_load_as_the_card_says(train: Train, tmp_path: Path) -> None:
+    words = ("model.name=starter", "model.lora.rank=4", "model.lora.target_modules=all-linear")
+    words += ("training.save_steps=1",)
+    code, out = train(*words, "training.bf16=true", "training.use_cpu=false")
+    assert code == 0, out
+    run = tmp_path / "run"
+    described = [json.loads(file.read_text()) for file in run.rglob("adapter_config.json")]
+    assert {one["base_model_name_or_path"] for one in described} == {"starter"}
+    assert not any(str(STARTER_PATH) in file.read_text() for file in run.rglob("README.md"))
+    card = (run / "final_model" / "README.md").read_text()
+    code = card.partition("```python\n")[2].partition("messages =")[0]
+    loaded: dict[str, Any] = {}
+    exec(code.replace("FOLDER", str(run / "final_model")), loaded)
+    assert loaded["model"].peft_config["default"].r == 4
+    assert main(["export", str(run), str(tmp_path / "whole")]) == 0
+    ids = loaded["tokenizer"]("12 + 34", return_tensors="pt").input_ids
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, loaded["model"](ids).logits, atol=1e-4, rtol=1e-4)
+    # What a CPU uses in place of these keys is recorded; the config stays what was asked for, by which a run resumes.
+    assert "in place of use_cpu=false and bf16=true" in out
+    used = ["training.bf16=false", "training.use_cpu=true"]
+    assert json.loads((run / "environment.json").read_text())["used"] == used
+    assert (run / "config.yaml").read_text().splitlines()[0].endswith(": training.bf16=false, training.use_cpu=true")
+    assert "| used instead | training.bf16=false, training.use_cpu=true |" in card
+    code, out = train(*words, "training.bf16=true", "training.use_cpu=false")
+    assert (code, "nothing is left to do" in out) == (0, True), out
 
 
 def test_merged_weights_compute_what_the_adapted_model_does(train: Train, tiny_model: str, tmp_path: Path) -> None:
@@ -260,6 +293,40 @@ def test_weights_from_kaggle(tiny_model: str, monkeypatch: pytest.MonkeyPatch) -
     assert resolve_model(address) == resolve_model(address) == tiny_model
     assert asked == ["qwen/qwen-3/transformers/tiny/2"]
     assert load_tokenizer(ModelConfig(name=address)).pad_token is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "file"),
+    [
+        ("{here}/m-Q4_1.gguf", "{here}", "m-Q4_1.gguf"),
+        ("{here}", "{here}", "m-Q4_1.gguf"),
+        ("owner/m/m-Q4_1.gguf", "owner/m", "m-Q4_1.gguf"),
+        ("owner/m-GGUF", "owner/m-GGUF", "FILE.gguf"),
+    ],
+)
+def test_gguf_is_refused_with_the_way_to_convert(
+    name: str, source: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m-Q4_1.gguf").touch()
+    with pytest.raises(ModelError, match=r"is GGUF, .* -m pip install gguf`") as refused:
+        resolve_model(name.format(here=tmp_path))
+    interpreter, option, code = shlex.split(re.findall("`([^`]+)`", str(refused.value))[1])
+    assert (interpreter, option) == (sys.executable, "-c")
+    done = []
+
+    class Loaded:
+        def __init__(self, source: str, gguf_file: str, **options: object) -> None:
+            done.append((source, gguf_file, [getattr(one, "dequantize", None) for one in options.values()]))
+
+        def save_pretrained(self, folder: str) -> None:
+            done.append(folder)
+
+    for kind in ("AutoModelForCausalLM", "AutoTokenizer"):
+        monkeypatch.setattr(f"transformers.{kind}.from_pretrained", Loaded)
+    exec(code, {})
+    asked, out = source.format(here=tmp_path), "CONVERTED" if file == "FILE.gguf" else "m-Q4_1"
+    assert done == [(asked, file, [True]), out, (asked, file, []), out]
+    assert str(refused.value).endswith(f"set model.name={out}.")
 
 
 def test_the_models_own_sampling_overrides_the_recipes(tiny_model: str, train: Train, tmp_path: Path) -> None:

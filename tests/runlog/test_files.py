@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.runlog.files import MOST_BYTES, read_json, write_atomically
+from covey.runlog.files import MOST_BYTES, read_json, rename, write_atomically
 
 
 def large(path: Path) -> None:
@@ -42,3 +42,16 @@ def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -
     write_atomically(tmp_path / "file", "new")
     assert (mine.read_text(), (tmp_path / "file").read_text()) == ("mine", "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_weights_have_the_modes_that_the_umask_gives(umask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        (tmp_path / "part" / "inner").mkdir(parents=True)
+        for name in ("part/model.safetensors", "part/inner/adapter_model.safetensors"):
+            (tmp_path / name).touch(0o600)  # as safetensors does
+        rename(tmp_path / "part", tmp_path / "whole")
+    finally:
+        os.umask(before)
+    assert [file.stat().st_mode & 0o777 for file in (tmp_path / "whole").rglob("*.safetensors")] == [mode, mode]

@@ -6,6 +6,7 @@ The commands run in processes of their own, since huggingface_hub reads HF_ENDPO
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,15 @@ def test_a_run_is_pushed_with_its_card_and_nothing_else(served: Hub, tmp_path: P
     card = files["README.md"].decode()
     assert yaml.safe_load(card.split("---\n")[1])["tags"][0] == "covey"
     assert 'from_pretrained("me/my-model"' in card
+    # What it says beforehand, without a token or a request.
+    dry = covey(served, "push", str(run), "me/my-model", "--dry-run", token=None)
+    assert (dry.returncode, dry.stderr) == (0, "")
+    printed, rest = dry.stdout[: len(card)], dry.stdout[len(card) :]
+    assert printed == card
+    sizes = {name: int(size.replace(",", "")) for size, name in re.findall(r"^ *([\d,]+) bytes  (\S+)$", rest, re.M)}
+    assert sizes == {name: len(content) for name, content in files.items()}
+    assert "in 3 files would go to me/my-model, branch main; nothing was uploaded." in rest
+    assert "..bad" in covey(served, "push", str(run), "me/..bad", "--dry-run").stderr
     # Again, to a new branch: the main one does not change.
     (run / "final_model" / "model.safetensors").write_bytes(b"better")
     done = covey(served, "push", str(run), "me/my-model", "--revision", "second")

@@ -6,8 +6,10 @@ training does.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
@@ -41,18 +43,19 @@ def prepare(tokenizer: Any) -> tuple[str | None, Any]:
     from trl import chat_template_utils as trl_templates
 
     if not tokenizer.chat_template:
-        raise _refused("it has no chat template, and tools are shown to the model by one")
+        raise _refused(tokenizer, "it has no chat template, and tools are shown to the model by one")
     if not trl_templates.supports_tool_calling(tokenizer):
-        raise _refused(f"its chat template {_dropped(tokenizer)}")
+        raise _refused(tokenizer, f"its chat template {_dropped(tokenizer)}")
     parsing = getattr(tokenizer, "response_template", None)
     if parsing is None:
         try:
             parsing = trl_templates.add_response_schema(copy(tokenizer)).response_template
         except ValueError:
             raise _refused(
+                tokenizer,
                 "its tool calls cannot be parsed: the tokenizer has no `response_template`, and TRL has none for this "
                 "chat template. Set tokenizer.response_template, which transformers describes under response parsing, "
-                "and save the tokenizer with the model"
+                "and save the tokenizer with the model",
             ) from None
     if trl_templates.is_chat_template_prefix_preserving(tokenizer):
         return None, parsing
@@ -60,9 +63,10 @@ def prepare(tokenizer: Any) -> tuple[str | None, Any]:
         return trl_templates.get_training_chat_template(tokenizer), parsing
     except ValueError:
         raise _refused(
+            tokenizer,
             "its chat template renders a turn of the model differently once a result follows it, so that tokens would "
             "differ from those that were sampled, and TRL has no other form of this template. Change the template so "
-            "that what it has rendered never depends on later messages"
+            "that what it has rendered never depends on later messages",
         ) from None
 
 
@@ -75,10 +79,17 @@ def _dropped(tokenizer: Any) -> str:
     return f"leaves out {'the tool call' if _RESULT in text else 'the results of tools'}"
 
 
-def _refused(reason: str) -> EnvironmentSetupError:
+def _refused(tokenizer: Any, reason: str) -> EnvironmentSetupError:
+    from trl import chat_template_utils as trl_templates
+
+    advice = "a file with a template that shows tools, in this model's own special tokens"
+    if "<|im_start|>" in tokenizer.get_vocab():  # ChatML
+        word = f"model.chat_template={Path(trl_templates.__file__).parent}/chat_templates/qwen2_5.jinja"
+        advice = f"one that shows tools: `{shlex.quote(word)}` is Qwen 2.5's, of the same tokens"
     return EnvironmentSetupError(
-        f"This model's tokenizer cannot be used with tools or an environment: {reason}. Those of Qwen 2.5 to 3.6, "
-        "Llama 3.1 and 3.2, Gemma 4, GPT-OSS, GLM-4-MoE, LFM2.5 and Nemotron 3 can, among others."
+        f"This model's tokenizer cannot be used with tools or an environment: {reason}. Set model.chat_template to "
+        f"{advice}; or choose another model: those of Qwen 2.5 to 3.6, Llama 3.1 and 3.2, Gemma 4, GPT-OSS, GLM-4-MoE, "
+        "LFM2.5 and Nemotron 3 can, among others."
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
 from covey.model.adapters import merge
-from covey.model.load import all_eos_ids, has_reasoning_tokens, source_options
+from covey.model.load import all_eos_ids, has_reasoning_tokens, resolve_model, source_options
 from covey.model.weight_files import quiet_weights
 from covey.runlog.files import guard_disk, rename
 
@@ -48,7 +48,7 @@ def load_whole(model: ModelConfig, source: str, adapter: Path | None) -> WholeMo
 
     Args:
         model: `revision` (of a hub model) and `trust_remote_code`.
-        source: folder or hub id for `from_pretrained`.
+        source: as `resolve_model` takes it.
         adapter: a folder with adapters of it.
 
     Raises:
@@ -56,7 +56,7 @@ def load_whole(model: ModelConfig, source: str, adapter: Path | None) -> WholeMo
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    found = source_options(model)
+    found, source = source_options(model), resolve_model(source)
     place = adapter or Path(source)
     tokenizer_at = str(place) if (place / "tokenizer_config.json").is_file() else source
     try:

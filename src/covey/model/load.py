@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +37,9 @@ def resolve_model(name: str) -> str:
         folder = download_model(name)
     else:
         folder = Path(name).expanduser()
+        _refuse_gguf(name, folder)
         if not folder.exists():
-            starts_like_path = name.startswith((".", "/", "~", "\\")) or name.endswith("/")
+            starts_like_path = name.startswith((".", "/", "~", "\\")) or name.endswith(("/", ".gguf"))
             if not starts_like_path and name.count("/") <= 1 and "\\" not in name:
                 check_connection_once()
                 return name
@@ -46,6 +49,32 @@ def resolve_model(name: str) -> str:
             )
     _check_folder(name, folder)
     return str(folder)
+
+
+def _refuse_gguf(name: str, path: Path) -> None:
+    """Raise a `ModelError` for a GGUF file, a folder that holds no other weights, or a repository named so."""
+    source, file = str(path), "FILE.gguf"
+    if path.is_dir():
+        file = min((one.name for one in path.glob("*.gguf")), default="")
+        if not file or any((*path.glob("*.safetensors"), *path.glob("*.bin"))):
+            return
+    elif name.endswith(".gguf") and (path.is_file() or (name.count("/") == 2 and name[0] not in "./~")):
+        source, file = str(path.parent), path.name
+    elif path.exists() or not name.lower().endswith("-gguf"):
+        return
+    out = "CONVERTED" if file == "FILE.gguf" else Path(file).stem
+    code = (
+        "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T, GgufConfig as G; "
+        f"source, file, out = {source!r}, {file!r}, {out!r}; "
+        "M.from_pretrained(source, gguf_file=file, quantization_config=G(dequantize=True)).save_pretrained(out); "
+        "T.from_pretrained(source, gguf_file=file).save_pretrained(out)"
+    )
+    raise ModelError(
+        f"model.name={name} is GGUF, a format for inference, which is not trained. Take the model that it was made of "
+        "(on the hub, mostly the name without -GGUF), or convert the file, whose weights stay rounded: "
+        f"`{shlex.join([sys.executable, '-m', 'pip', 'install', 'gguf'])}`, then "
+        f"`{shlex.join([sys.executable, '-c', code])}`, and set model.name={out}."
+    )
 
 
 def check_name(name: str) -> None:

@@ -15,6 +15,7 @@ import yaml
 from covey.advice import command
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import ends_text, markdown_table, value_text
+from covey.model.starter import STARTERS
 from covey.report.load import RunRecord, environment_text, load_run, short_name
 from covey.report.summary import Change, changes, key_settings
 from covey.report.tables import sampling_text
@@ -71,7 +72,7 @@ def model_card(
         f"{linked} trained with {_OBJECTIVES.get(objective, objective)} on "
         f"{_data(dataset)}, with Covey on top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
         *_results(evaluated, stored),
-        *_usage(hub_id or "FOLDER", revision, name if on_hub else "BASE_MODEL", adapters, dataset),
+        *_usage(hub_id or "FOLDER", revision, name, adapters, dataset),
         *_tools(config),
         "## How it was trained\n",
         markdown_table(("", ""), [(key, value) for key, value in key_settings(record) if key != "commit"]),
@@ -147,8 +148,10 @@ def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: 
     source = f'"{name}", revision="{revision}"' if revision else f'"{name}"'
     system = dataset.get("system_prompt")
     first = f'    {{"role": "system", "content": {str(system)!r}}},\n' if system else ""
+    place = f'STARTERS["{base}"]' if base in STARTERS else f'"{base}"'
+    imports = "from covey.model.starter import STARTERS\n" if base in STARTERS else ""
     load = (
-        f'model = AutoModelForCausalLM.from_pretrained("{base}", dtype="auto", device_map="auto")\n'
+        f'model = AutoModelForCausalLM.from_pretrained({place}, dtype="auto", device_map="auto")\n'
         f"model = PeftModel.from_pretrained(model, {source})\n"
         if adapters
         else f'model = AutoModelForCausalLM.from_pretrained({source}, dtype="auto", device_map="auto")\n'
@@ -156,7 +159,7 @@ def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: 
     return [
         "## How to use it\n",
         "```python\n"
-        + ("from peft import PeftModel\n" if adapters else "")
+        + (f"{imports}from peft import PeftModel\n" if adapters else "")
         + "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         f"tokenizer = AutoTokenizer.from_pretrained({source})\n"
         + load

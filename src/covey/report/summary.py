@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -277,7 +277,7 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
     functions = [str(name) for name in rewards.get("funcs") or ()]
     if weights and len(weights) == len(functions):
         functions = [f"{name} × {weight:g}" for name, weight in zip(functions, weights, strict=True)]
-    packages = record.environment.get("packages") or {}
+    packages, commit = record.environment.get("packages") or {}, str(record.environment.get("git_commit") or "")
     memory = [max((v for _, v in series(record.rows, key)), default=0.0) for key in _MEMORY]
     listed = {
         "script": config.get("script"),
@@ -294,10 +294,11 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
         "seed": config.get("seed"),
         "training time": training_time(record),
         "peak memory": " + ".join(format_value(value, "bytes") for value in memory if value) or None,
+        "used instead": ", ".join(map(str, record.environment.get("used") or ())),
         "Covey, TRL, PyTorch": ", ".join(str(packages.get(name) or "–") for name in ("covey", "trl", "torch"))
         if packages
         else None,
-        "commit": _commit(record.environment),
+        "commit": commit and commit[:10] + (" + changes" if record.environment.get("git_modified") else ""),
     }
     return [
         (name, f"{value:g}" if isinstance(value, float) else str(value))
@@ -316,13 +317,6 @@ def _best(record: RunRecord) -> str | None:
     found = value_text(figure_of(row, names.held_out_sets(record.rows)[0], record.metric).value, record.metric)
     figure = "" if record.metric == names.ACCURACY else f" {figure_name(record.metric)}"
     return f"step {row[names.STEP]}: {found} held-out{figure}"
-
-
-def _commit(environment: Mapping[str, Any]) -> str | None:
-    commit = environment.get("git_commit")
-    return (
-        f"{commit[:10]}{' + changes' if environment.get('git_modified') else ''}" if isinstance(commit, str) else None
-    )
 
 
 def _duration(seconds: float) -> str:

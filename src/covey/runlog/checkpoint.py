@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import RunDirectoryError
-from covey.runlog.files import read_json, sync, write_atomically
+from covey.runlog.files import follow_umask, read_json, sync, write_atomically
 
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 CHECKPOINT_MARKER = "complete.json"
@@ -31,6 +31,7 @@ _READERS = 4
 def mark_complete(checkpoint: Path, step: int) -> None:
     """Mark a checkpoint as complete. All its files are synced to disk before the marker is written."""
     unmark(checkpoint)
+    follow_umask(checkpoint)
     for folder, _, files in os.walk(checkpoint):
         for name in files:
             sync(Path(folder) / name)

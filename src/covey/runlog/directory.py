@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -277,10 +277,10 @@ class RunDirectory:
         code = self._read_environment().get("code")  # an older version wrote none
         return {str(name): str(value) for name, value in code.items()} if isinstance(code, dict) else {}
 
-    def write_environment(self, code: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Write the machine, package versions and command of the run, and the hashes of the user's own code. A resumed
-        run keeps the time of its first start."""
-        content = {**describe_environment(), "code": dict(code)}
+    def write_environment(self, code: Mapping[str, str] = MappingProxyType({}), used: Sequence[str] = ()) -> None:
+        """Write the machine, package versions and command of the run, the hashes of the user's own code, and what is
+        used in place of settings. A resumed run keeps the time of its first start."""
+        content = {**describe_environment(), "code": dict(code), "used": list(used)}
         if started := self._read_environment().get("started"):
             content["started"] = started
         with self.guard(self.environment.name):

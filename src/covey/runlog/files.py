@@ -136,6 +136,7 @@ def rename(old: Path, new: Path) -> None:
     After a passing fault of the file system it is tried once more. Over NFS the first try may have succeeded although
     its answer was lost.
     """
+    follow_umask(old)
     try:
         old.replace(new)
     except OSError as error:
@@ -147,6 +148,14 @@ def rename(old: Path, new: Path) -> None:
         except FileNotFoundError:
             if not os.path.lexists(new) or os.path.lexists(old):
                 raise
+
+
+def follow_umask(folder: Path) -> None:
+    """Give weights the modes that the umask gave their folder: safetensors, which writes through temporary files,
+    leaves them to their owner alone."""
+    for file in folder.rglob("*.safetensors"):
+        with contextlib.suppress(OSError):  # a file system without modes
+            file.chmod(file.parent.stat().st_mode & 0o666)
 
 
 def json_line(value: Mapping[str, Any]) -> str:

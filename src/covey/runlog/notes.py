@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,13 +98,14 @@ def failure_text(error: BaseException) -> str:
     return str(error) if isinstance(error, CoveyError) else f"{type(error).__name__}: {one_line(error)}"
 
 
-def record_environment(run: RunDirectory, names: Iterable[str]) -> None:
-    """Write `environment.json`, and copy the code of these parts into the run directory.
+def record_environment(run: RunDirectory, names: Iterable[str], used: Sequence[str] = ()) -> None:
+    """Write `environment.json`, with settings that are used otherwise than the config has them, and copy the code of
+    these parts into the run directory.
 
     A copy's name has the beginning of its hash; copies of earlier versions stay.
     """
     names = list(names)
-    run.write_environment(code_hashes(names))
+    run.write_environment(code_hashes(names), used)
     for file, content in set(code_of(names).values()):
         name, digest = Path(file), hashlib.sha256(content).hexdigest()
         with run.guard(run.code.name):

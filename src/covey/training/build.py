@@ -49,7 +49,7 @@ _GOOD_COMPLETIONS = 64
 def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str]]:
     """TRL's arguments for a config, and notes for the user.
 
-    Without a GPU, `use_cpu=true` and `bf16=false` are set.
+    On a CPU, `use_cpu=true` and `bf16=false` are set.
 
     Raises:
         ConfigError: TRL rejects the values, or a tracker is not installed.
@@ -136,17 +136,27 @@ def _set_precision(values: dict[str, Any], dtype: str | None) -> list[str]:
 
     from covey.model.device import half_precision
 
-    if not torch.accelerator.is_available():
-        dropped = [f"{name}=true" for name in ("bf16", "fp16", "use_liger_kernel") if values.get(name)]
-        values |= {"use_cpu": True, "bf16": False, "fp16": False, "use_liger_kernel": False}
+    if values.get("use_cpu") or not torch.accelerator.is_available():
+        used = {"use_cpu": True, "bf16": False, "fp16": False, "use_liger_kernel": False}
+        dropped = [f"{name}={show(not value)}" for name, value in used.items() if values.get(name) is (not value)]
+        values |= used
         instead = f", in place of {' and '.join(dropped)}" if dropped else ""
         kind = {None: "float32", "auto": "the dtype of the saved weights"}.get(dtype, dtype)
-        return [f"No GPU here: training on the CPU in {kind} (use_cpu=true, bf16=false{instead})."]
+        why = "use_cpu=true" if torch.accelerator.is_available() else "No GPU here"
+        return [f"{why}: training on the CPU in {kind} (use_cpu=true, bf16=false{instead})."]
     if not _only_emulates_bfloat16(values):
         return []
     half = half_precision(values.get("bf16"), False, dtype)
     values |= {"bf16": half == "bf16", "fp16": half == "fp16"}
     return [_emulated(half)]
+
+
+def used_otherwise(config: Config, args: GRPOConfig) -> list[str]:
+    """The switches and numbers of `training` that this machine, Covey or TRL sets otherwise than the config, each as
+    `key=value` with the value used."""
+    names = {*config.training.values, "use_cpu", "bf16", "fp16"} - {*OWN_FIELDS, "push_to_hub"}
+    used = {name: value for name in names if isinstance(value := getattr(args, name, None), bool | int | float)}
+    return sorted(f"training.{name}={show(v)}" for name, v in used.items() if v != getattr(config.training, name))
 
 
 def _slow_sampling(*, fsdp: bool) -> list[str]:
@@ -274,6 +284,8 @@ def build_trainer(
                 run_directory=False,
                 **objective,
             )
+    for adapters in getattr(trainer.model, "peft_config", {}).values():
+        adapters.base_model_name_or_path = source  # not what `model.lora.path` names; peft looks it up when it saves
     if args.model_init_kwargs:  # checkpoints hold the arguments
         args.model_init_kwargs = without_secrets(args.model_init_kwargs)
     trainer.remove_callback(PrinterCallback)  # the display replaces it

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from covey.errors import CoveyError, HubError
 from covey.evaluation.comparison import compare_evaluations, newest_in_common
 from covey.report.completion_findings import Finding
 from covey.report.live import conclusions, write_end_of_run
-from covey.report.load import read_mapping
+from covey.report.load import load_run, read_mapping
 from covey.report.model_card import CARD, model_card
 from covey.report.summary import Change, summary_line
 from covey.report.tables import evaluation_rows
@@ -213,8 +213,6 @@ def push(run: RunDirectory, folder: Path, destination: Destination, *, state: st
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    from covey.report.load import load_run
-
     wanted = destination.repo or run.root.name
     with _hub_errors(wanted):
         api = HfApi(token=destination.token)
@@ -223,11 +221,7 @@ def push(run: RunDirectory, folder: Path, destination: Destination, *, state: st
         branch = None if destination.revision == "main" else destination.revision
         if branch:
             api.create_branch(name, branch=branch, exist_ok=True)
-        adapters = (folder / "adapter_config.json").is_file()
-        card = model_card(load_run(run.root), state=state, hub_id=name, revision=branch, adapters=adapters)
-        files: dict[str, Path | bytes] = {**_files(folder), CARD: card.encode()}
-        for checkpoint, place in _checkpoints(run, destination.strategy):
-            files |= _files(checkpoint, f"{place}/")
+        files = pushed_files(run, folder, replace(destination, repo=name, revision=branch), state=state)
         api.create_commit(
             name,
             [CommitOperationAdd(path, content) for path, content in files.items()],
@@ -237,18 +231,25 @@ def push(run: RunDirectory, folder: Path, destination: Destination, *, state: st
     return str(created)
 
 
+def pushed_files(run: RunDirectory, folder: Path, destination: Destination, *, state: str) -> dict[str, Any]:
+    """What `push` uploads, a path or bytes by the name there; asks nobody. Raises a `HubError` for a bad name."""
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    with _hub_errors(name := str(destination.repo)):
+        validate_repo_id(name)
+    adapters, branch = (folder / "adapter_config.json").is_file(), destination.revision
+    card = model_card(load_run(run.root), state=state, hub_id=name, revision=branch, adapters=adapters)
+    files = {**_files(folder), CARD: card.encode()}
+    kept, strategy = [path for _, path in run.complete_checkpoints()], destination.strategy
+    for checkpoint in kept if strategy == "all_checkpoints" else kept[-1:] if strategy == "checkpoint" else ():
+        files |= _files(checkpoint, "last-checkpoint/" if strategy == "checkpoint" else f"{checkpoint.name}/")
+    return files
+
+
 def _files(folder: Path, below: str = "") -> Mapping[str, Path]:
     names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
     wanted = [name for name in names if not any(fnmatch(name, pattern) for pattern in LEFT_OUT)]
     return {below + name: folder / name for name in wanted}
-
-
-def _checkpoints(run: RunDirectory, strategy: str) -> Iterator[tuple[Path, str]]:
-    complete = run.complete_checkpoints()
-    if strategy == "all_checkpoints":
-        yield from ((path, path.name) for _, path in complete)
-    elif strategy == "checkpoint" and complete:
-        yield complete[-1][1], "last-checkpoint"
 
 
 @contextmanager

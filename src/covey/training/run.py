@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from covey.runlog.checkpoint import unmark
 from covey.runlog.directory import DeletedError, RunDirectory, temporary_folder
 from covey.runlog.files import bounded, write_atomically
 from covey.runlog.notes import record_environment, write_failure
-from covey.training.build import build_trainer, save_final_model
+from covey.training.build import build_trainer, save_final_model, used_otherwise
 from covey.training.checkpoint.resume import ResumePlan, plan_resume
 from covey.training.checkpoint.vocab_expansion import expanded
 from covey.training.checks.findings import print_findings
@@ -183,7 +183,7 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
                 check_disk_space(trainer, run, keeps_best=config.evaluation.keep_best)
         with processes.all_or_none():
             if processes.is_main:
-                open_run_directory(config, run, plan)
+                open_run_directory(config, run, plan, used_otherwise(config, trainer.args))
         own = run if processes.is_main else RunDirectory(early_log.parent)
         log = run.process_log(processes.index)
         with log.open("ab") as file:
@@ -383,15 +383,16 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
     return results
 
 
-def open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> None:
+def open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan, used: Sequence[str] = ()) -> None:
     """Prepare the folder for the start of the run. A kill in between must not lose the run: the config is written
-    first, but after the marks of a finished run are removed."""
+    first, but after the marks of a finished run are removed; what `used_otherwise` gives is a comment there."""
     if plan.clear:
         run.clear(keep_first=config.model.reasoning_vocab_size != 0, keep_config=True)
     run.summary.unlink(missing_ok=True)
     # Without the settings of this invocation only: run again, the file makes a complete new run.
     stored = dataclasses.replace(config, run_name=None, resume="auto", overwrite=False, stop_after_steps=None)
-    write_atomically(run.config, to_yaml(stored))
+    comment = f"# Used here in place of what stands below: {', '.join(used)}\n" if used else ""
+    write_atomically(run.config, comment + to_yaml(stored))
     for step, checkpoint in run.complete_checkpoints():
         if step > plan.step:  # it was skipped: damaged in a way that file sizes do not show
             unmark(checkpoint)
@@ -400,7 +401,7 @@ def open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> N
     for leftover in run.root.glob("*/.*.tmp"):  # of a killed process
         leftover.unlink()
     shutil.rmtree(run.rollouts, ignore_errors=True)  # likewise
-    record_environment(run, own_code(config))
+    record_environment(run, own_code(config), used)
 
 
 @contextlib.contextmanager

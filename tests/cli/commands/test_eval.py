@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,15 @@ def test_an_evaluation_on_fewer_problems_is_extended(evaluate: Evaluate, tmp_pat
     assert code == 1
     assert "other problems" in output
     assert file.stat().st_mtime_ns == written
+
+
+def test_progress_into_a_pipe_is_lines(evaluate: Evaluate, tmp_path: Path) -> None:
+    """12 completions in batches of 4."""
+    code, output = evaluate(tmp_path / "out", "evaluation.num_samples=2")
+    assert code == 0
+    assert re.findall(r"held-out: (\d+) of (\d+) completions", output) == [(str(done), "12") for done in (0, 4, 8, 12)]
+    _, output = evaluate(tmp_path / "json", "evaluation.num_samples=2", "--json")
+    assert json.loads(output[output.index("[ {") :])[0]["metrics"]["accuracy"]["value"] >= 0
 
 
 def test_overwriting_replaces_other_settings_only(evaluate: Evaluate, tmp_path: Path) -> None:

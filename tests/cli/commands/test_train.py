@@ -96,6 +96,8 @@ def test_a_run_writes_what_the_readme_lists(train: Train, tmp_path: Path) -> Non
     assert {"prompt", "answer", "completion", "outcome"} <= evaluated[0].keys()
     assert "held-out accuracy" in out
     assert "final_model" in out
+    (tmp_path / "new").touch()
+    assert {path.stat().st_mode for path in run.rglob("*") if path.is_file()} == {(tmp_path / "new").stat().st_mode}
 
     model = AutoModelForCausalLM.from_pretrained(run / "final_model")
     tokenizer = AutoTokenizer.from_pretrained(run / "final_model")

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from tests.support.compose_config import value_of
 from tests.support.dead_keys import dead_lines
 
 from covey.cli.main import main
-from covey.config import Config, compose, load, to_yaml
+from covey.config import Config, Flag, compose, load, to_yaml
 from covey.errors import ConfigError
 
 GLOBAL = "# @package _global_\n"
@@ -79,6 +81,51 @@ def test_a_group_over_the_whole_config_of_a_run_is_used_without_a_word() -> None
     found = compose(["evaluation=greedy"], "whole.yaml")
     assert found.config.evaluation.temperature == 0
     assert not [note for note in found.notes if "keeps its own" in note]
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        (r"dataset.system_prompt=a\nb", "a\nb"),
+        (r'dataset.system_prompt="Use \boxed{}.\n\nReply."', "Use \\boxed{}.\n\nReply."),
+        (r"dataset.system_prompt='Avoid \\neq and \\n.\n'", "Avoid \\neq and \\n.\n"),
+        (Flag("system_prompt", (r"a\nb",)), "a\nb"),
+        ("dataset.system_prompt='a\nb'", "a\nb"),
+    ],
+)
+def test_a_typed_line_break_is_one(typed: str | Flag, text: str) -> None:
+    assert load([typed]).dataset.system_prompt == text
+    write({"r.yaml": r"dataset: {system_prompt: 'a\nb'}"})  # YAML has rules of its own
+    assert load([], "r.yaml").dataset.system_prompt == r"a\nb"
+    assert load([r"rewards.code.paths=[x\ny]"]).rewards.code.paths == (r"x\ny",)
+
+
+@pytest.mark.parametrize(
+    ("choice", "changed"),
+    [
+        ("evaluation=greedy", {"evaluation.temperature": 0.0, "evaluation.top_k": 0}),
+        ("rewards=countdown", {"rewards.funcs": ["countdown", "format"]}),
+        ("environment=python", {"environment.tools": ["python"]}),
+        ("environment=none", {"environment.tools": []}),
+        ("objective=maxrl", {"objective.name": "maxrl", "training.scale_rewards": "none"}),
+        ("logging=default", {"logging.sample_completions": 3}),
+        ("dataset=countdown", {"dataset.task": "countdown", "dataset.test_size": 512}),
+        ("model=qwen3_0.6b", {"model.name": "Qwen/Qwen3-0.6B", "model.revision": None}),
+    ],
+)
+def test_a_group_over_the_whole_config_of_a_run_replaces_only_what_it_states(
+    choice: str, changed: dict[str, object]
+) -> None:
+    words = ["evaluation.grader=accuracy", "evaluation.max_problems=9", "evaluation.top_k=7", "rewards.think_tag=plan"]
+    words += ["environment.tools=[calculator]", "environment.timeout=3", "objective.kl.kl_target=0.2"]
+    words += ["logging.project=p", "logging.sample_completions=5", "dataset.max_prompt_length=64", "dataset.seed=3"]
+    words += ["model.revision=abc", "dataset.test_size=32"]
+    Path("whole.yaml").write_text(to_yaml(load(words)), encoding="utf-8")
+    found = compose([choice], "whole.yaml")
+    assert {key: value_of(found, key) for key in changed} == changed
+    for key, _, value in (word.partition("=") for word in words):
+        if key not in changed:
+            assert value_of(found, key) == yaml.safe_load(value), key
 
 
 def test_a_group_that_an_experiment_adds_may_be_overridden() -> None:

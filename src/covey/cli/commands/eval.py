@@ -64,14 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
     composed = dataclasses.replace(request, recipe=target.recipe, overrides=words).compose()
     config = composed.config
     target.check_data(config, [*composed.origins, *request.overrides])
-    split = [word.partition("=") for word in arguments.path]
-    for word, (_, _, file) in zip(arguments.path, split, strict=True):
-        if not file:
-            raise ConfigError(f"--path {word}: give the name of a benchmark and its file, as in --path gsm8k=FILE.")
-    paths = {name: file for name, _, file in split}
     if target.script is not None and not any("evaluation.grader" in one.keys for one in composed.given):
         note = f"Graded by {grader_name(config) or 'nothing'}, as the rewards of a script are not Covey's"
         print(f"covey: {note}; evaluation.grader=NAME takes another.", file=sys.stderr)
+    paths = dict(word.split("=", 1) for word in arguments.path if word.partition("=")[2])
+    if wrong := next((word for word in arguments.path if not word.partition("=")[2]), None):
+        raise ConfigError(f"--path {wrong}: give the name of a benchmark and its file, as in --path gsm8k=FILE.")
     benchmarks = config_arguments.benchmark_paths(config, paths)
     config_arguments.check_paths(benchmarks or config_arguments.data_paths(config))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -85,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     out = None if arguments.out is None else Path(arguments.out)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
+        tasks, printed = dict[str, Any](), set[tuple[str, int]]()  # without a terminal, lines are printed
         loading = bar.add_task("Loading", total=None)
 
         def show(name: str, done: int, total: int) -> None:
@@ -93,6 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
             if name not in tasks:
                 tasks[name] = bar.add_task(names.set_label(name), total=total)
             bar.update(tasks[name], completed=done)
+            twentieth = names.set_label(name), 20 * done // total
+            if bar.disable and twentieth not in printed:
+                printed.add(twentieth)
+                console.print(f"{twentieth[0]}: {done:,} of {total:,} completions", highlight=False)
 
         how = {"every_row": arguments.every_row, "overwrite": arguments.overwrite}
         found = run_evaluations(config, target, paths, out, show, **how)

@@ -22,6 +22,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--revision", metavar="BRANCH", help="a branch; created if missing")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     parser.add_argument("--checkpoint", metavar="WHICH", help="of a run: final (the default), best, or a step")
+    parser.add_argument("--dry-run", action="store_true", help="print the card and the files, and upload nothing")
     parser.set_defaults(run=run)
 
 
@@ -37,9 +38,19 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from pathlib import Path
 
-    from covey.training.end import Destination, push
+    from covey.report.model_card import CARD
+    from covey.training.end import Destination, push, pushed_files
 
     destination = Destination(arguments.repo, arguments.revision, arguments.private)
-    folder = target.adapter or Path(target.source)
-    print(push(RunDirectory(target.run), folder, destination, state=target.state))
+    what = RunDirectory(target.run), target.adapter or Path(target.source), destination
+    if not arguments.dry_run:
+        print(push(*what, state=target.state))
+        return 0
+    files = pushed_files(*what, state=target.state)
+    sizes = {name: one.stat().st_size if isinstance(one, Path) else len(one) for name, one in files.items()}
+    print(files[CARD].decode())
+    for name, size in sizes.items():
+        print(f"{size:>15,} bytes  {name}")
+    place = f"{arguments.repo}, branch {arguments.revision or 'main'}"
+    print(f"{sum(sizes.values()):>15,} bytes  in {len(sizes)} files would go to {place}; nothing was uploaded.")
     return 0

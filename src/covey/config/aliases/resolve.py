@@ -17,6 +17,9 @@ from covey.config.aliases.launcher_flags import known_elsewhere, meant
 from covey.config.keys import GROUPS, Setting, Source, Written, check_known, did_you_mean, nearest
 from covey.config.values import BadKeyError, members, show
 
+_TEXTS = ("dataset.system_prompt", "dataset.user_prompt_template", "logging.notes")
+r"""Keys in which a typed `\n` is a new line, and `\\n` these two characters."""
+
 _REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][\w.]*)\}")
 _LAST_NAMED_WINS = "vllm_url"
 _NONZERO_WINS = "training.warmup_steps"  # as in transformers, where only one of ratio and steps has an effect
@@ -242,6 +245,8 @@ class _AliasResolver:
             self._note(result.note if result.note.startswith("without") else f"{item.name}: {result.note}")
 
     def _set(self, new: Setting) -> None:
+        if new.written.typed and new.key in _TEXTS and isinstance(new.value, str):
+            new = replace(new, value=re.sub(r"\\?\\n", lambda found: "\n" if len(found[0]) == 2 else r"\n", new.value))
         for old in [found for found in self.result.settings if found.key == new.key]:
             if old.written.delete or old.implied:
                 continue

@@ -33,6 +33,9 @@ _SOURCES = {
 _OPTION_KEYS = {"objective.name": "objective"}
 """Keys whose value, where it is an option of the group, chooses it below the user's keys: with all that it sets."""
 
+_KEPT = {"model": (), "dataset": ("seed", "max_prompt_length", "overlong_prompts")}
+"""Groups all of whose keys describe what an option names, but for these: over a complete config they go with it."""
+
 _WITH_TOOLS = ("factory", "tools")
 """Keys of the group `environment` with which the model has tools to call."""
 
@@ -109,7 +112,7 @@ class Merging:
     def set_above(self, key: str) -> str:
         """A sentence on what recipes set over an option that the user chooses of this key's group; may be empty."""
         group, names, typed = key.partition(".")[0], dict[str, str](), self.sources[-1].keys
-        option, by = self.composition.option(group), self.composition.chosen.get(group)
+        option, by = self.composition.option(group), None if self.files.complete else self.composition.chosen.get(group)
         for part, source in list(self._pairs())[: self.composition.place(by)] if by is not None else ():
             own = [key for key in source.keys if key.startswith(f"{group}.") and key not in typed and part.is_recipe]
             names |= dict.fromkeys(own, part.file.path.name)
@@ -214,15 +217,11 @@ class Merging:
         with resolving():
             for part, source in self._pairs():
                 if self.files.complete and part.chosen and part.group not in replaced:
-                    replaced.add(part.group)  # it takes the place of all that the complete config has there
-                    if part.group == "evaluation":  # its options set the sampling; grader and sizes stay the run's
-                        options = (read_own(file).content for file in (CONF / part.group).glob("*.yaml"))
-                        for key in set().union(*options):
-                            tree.get(part.group, {}).pop(key, None)
-                    elif any(setting.key.startswith(f"{part.group}.") for setting in source.settings):
-                        gone = tree.pop(part.group, None) or {}
-                        if part.group == "dataset" and "seed" in gone:  # what the run has not been trained on stays so
-                            tree[part.group] = {"seed": gone["seed"]}
+                    replaced.add(part.group)  # what its options state, or name, gives way; the rest stays
+                    before, kept = tree.get(part.group, {}), _KEPT.get(part.group)
+                    own = any(setting.key.startswith(f"{part.group}.") for setting in source.settings)
+                    for name in _stated(part.group) if kept is None else {*before} - {*kept} if own else ():
+                        before.pop(name, None)
                 for setting in source.settings:
                     apply_setting(tree, setting)
             for setting in self.sources[-1].settings:
@@ -350,7 +349,9 @@ class Merging:
             value = OmegaConf.select(tree, key)
             if isinstance(value, str) and (key, value) in waiting:
                 return settle(waiting[key, value])
-            return _default(key) if value is None else coerce(key, value, kinds()[key])
+            if value is None:
+                return training_fields()[key.partition(".")[2]].default if key.startswith("training.") else 1.0
+            return coerce(key, value, kinds()[key])
 
         def settle(found: Setting) -> Any:
             assert isinstance(found.value, DeferredValue)
@@ -368,6 +369,15 @@ class Merging:
         for (key, held), found in waiting.items():
             if OmegaConf.select(tree, key) == held:
                 settle(found)
+
+
+@lru_cache
+def _stated(group: str) -> frozenset[str]:
+    """The keys of a group that its options state, or that describe what they name."""
+    files = map(read_own, (CONF / group).glob("*.yaml"))
+    keys = [s.key for file in files for s in _own_source(file.path, "" if file.package else group).settings]
+    names = (key.removeprefix(f"{group}.") for key in keys if key.startswith(f"{group}."))
+    return frozenset((*names, "settings", "rollout_func"))
 
 
 @lru_cache(maxsize=256)
@@ -388,8 +398,3 @@ def _concerns(setting: Setting, key: str) -> bool:
         return setting.written.typed or key not in GROUPS
     entry = key.removeprefix(f"{setting.key}.").partition(".")[0]
     return key.startswith(f"{setting.key}.") and isinstance(setting.value, Mapping) and entry in setting.value
-
-
-def _default(key: str) -> Any:
-    group, _, name = key.partition(".")
-    return training_fields()[name].default if group == "training" else 1.0

@@ -23,6 +23,7 @@ from covey.model.reasoning_vocab.tokenizer import (
 )
 from covey.model.reasoning_vocab.vocabulary import CONFIG_KEY, ReasoningVocabulary, tokens_with_tags, vocabulary_of
 from covey.model.weight_files import quiet_weights
+from covey.runlog.files import follow_umask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -240,6 +241,7 @@ def fold(model_dir: str | Path, out: str | Path) -> None:
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     shrink_tokenizer(out, vocabulary.map)
+    follow_umask(out)
 
 
 def special_ids(configs: Iterable[Any], tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -38,6 +38,7 @@ from covey.model.starter.calling import WRITTEN_DIGITS, agent_document
 from covey.model.starter.styles import Document, document
 from covey.model.starter.tasks import own_tokens, task_documents
 from covey.model.starter.tokenizer import TAGS, TOOL_TAGS, build_tokenizer
+from covey.runlog.files import follow_umask
 
 DIFFICULTY = Difficulty(min_digits=1, max_digits=WRITTEN_DIGITS)
 """Problems of the cold start; the built-in task trains on 2 to 4 digits, its hard set has 5."""
@@ -188,6 +189,7 @@ def save_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, car
         target.mkdir(exist_ok=True)
         for file in Path(temporary).iterdir():
             file.replace(target / file.name)
+    follow_umask(target)
 
 
 def _learning_rate(step: int, settings: ColdStart) -> float:

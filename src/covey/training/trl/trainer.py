@@ -37,10 +37,12 @@ from covey.model.device import base_model, casting_once, disable_dropout
 from covey.model.positions import count_from_first_token
 from covey.model.prompts import as_shown
 from covey.model.reasoning_vocab import ReasoningVocabulary
+from covey.model.starter import name_starters
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
 from covey.rewards.reward import is_prefill
 from covey.rollout import InferenceEngine, conversation
+from covey.runlog.files import follow_umask
 from covey.training.advantages import KLMonitor, apply_objective, end_kl_step, in_use, loss_with_kl
 from covey.training.asynchronous.settings import Asynchronous
 from covey.training.checkpoint.finite import FiniteCheck
@@ -234,6 +236,9 @@ class GRPOTrainer(TRLGRPOTrainer):
         """Save the model as transformers does, and the map of its reasoning vocabulary next to it."""
         with all_replaced(self._dropout):
             super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            follow_umask(folder := Path(output_dir or str(self.args.output_dir)))
+            name_starters(folder)
         self._reasoning.save(output_dir or str(self.args.output_dir), writes=self.args.should_save)
 
     def load_checkpoint_weights(self, checkpoint: Path) -> None:
