@@ -16,11 +16,22 @@ from covey.errors import RewardError
 from covey.importing import import_object
 from covey.rewards.library import answers, length, tasks
 from covey.rewards.library.code import build_binary_code, build_cf_code, build_code, code_format
-from covey.rewards.reward import Builder, Reward, RewardFunction, RewardSettings, graded, named, scored
+from covey.rewards.reward import (
+    ANSWER,
+    ANSWER_OR_BOX,
+    THINK,
+    Builder,
+    Reward,
+    RewardFunction,
+    RewardSettings,
+    graded,
+    named,
+    scored,
+)
 
 
 def _build_cosine_scaled(settings: RewardSettings) -> Reward:
-    plain = graded("cosine_scaled", length.cosine_scaled, length.cosine_key)(settings)
+    plain = graded("cosine_scaled", length.cosine_scaled, key=length.cosine_key)(settings)
     return Reward(
         plain.name,
         plain.batch,
@@ -34,22 +45,22 @@ def _build_cosine_scaled(settings: RewardSettings) -> Reward:
 
 REGISTRY: Mapping[str, Builder] = MappingProxyType(
     {
-        "accuracy": graded("accuracy", answers.accuracy, answers.accuracy_key),
-        "exact_match": graded("exact_match", answers.exact_match),
-        "format": scored("format", answers.format_score),
-        "tag_count": scored("tag_count", answers.tag_count),
-        "think_format": scored("think_format", answers.think_format),
+        "accuracy": graded("accuracy", answers.accuracy, key=answers.accuracy_key),
+        "exact_match": graded("exact_match", answers.exact_match, THINK, ANSWER),
+        "format": scored("format", answers.format_score, THINK, ANSWER),
+        "tag_count": scored("tag_count", answers.tag_count, THINK, ANSWER),
+        "think_format": scored("think_format", answers.think_format, THINK),
         "reasoning_steps": scored("reasoning_steps", answers.reasoning_steps),
         "cosine_scaled": _build_cosine_scaled,
         "repetition_penalty": scored("repetition_penalty", length.repetition_penalty),
         "len": length.build_len,
         "soft_overlong": length.build_soft_overlong,
-        "match_format_exactly": scored("match_format_exactly", tasks.match_format_exactly),
-        "match_format_approximately": scored("match_format_approximately", tasks.match_format_approximately),
-        "check_answer": graded("check_answer", tasks.check_answer),
-        "check_numbers": graded("check_numbers", tasks.check_numbers),
-        "countdown": graded("countdown", tasks.countdown),
-        "graph_coloring": graded("graph_coloring", tasks.graph_coloring),
+        "match_format_exactly": scored("match_format_exactly", tasks.match_format_exactly, THINK, ANSWER),
+        "match_format_approximately": scored("match_format_approximately", tasks.match_format_approximately, THINK, ANSWER),
+        "check_answer": graded("check_answer", tasks.check_answer, THINK, ANSWER),
+        "check_numbers": graded("check_numbers", tasks.check_numbers, ANSWER),
+        "countdown": graded("countdown", tasks.countdown, ANSWER_OR_BOX),
+        "graph_coloring": graded("graph_coloring", tasks.graph_coloring, ANSWER_OR_BOX),
         "reasoning_gym": tasks.build_reasoning_gym,
         "code": build_code,
         "binary_code": build_binary_code,
@@ -249,7 +260,12 @@ def find_custom(name: str, key: str = "rewards.funcs") -> Reward:
     """
     function = _function(name, key)
     _check_signature(function, name, key)
-    return Reward(function.__name__, _also_solution(function))
+    asks = getattr(function, "asks", ())
+    if not isinstance(asks, list | tuple) or not all(isinstance(text, str) and text for text in asks):
+        raise RewardError(
+            f"{key}: {name}.asks={asks!r} must be a list of the texts that prompts must hold, such as ['<plan>']."
+        )
+    return Reward(function.__name__, _also_solution(function), asks=tuple((text,) for text in asks))
 
 
 def check_columns(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.config.compose.recipe import read_yaml
+from covey.config.groups.model import SHIPPED, is_starter
 from covey.config.groups.objectives import SETTINGS
 from covey.config.groups.rewards import RewardsConfig
 from covey.config.keys import Setting, Source
 from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 _OWNERS = {f"objective.{name}_{item.name}": name for name, kind in SETTINGS.items() for item in fields(kind)}
 """The built-in objective that each setting belongs to."""
@@ -65,6 +69,37 @@ def drop_stale_weights(values: dict[str, Any], named: Collection[str], *, own: b
     fits = isinstance(weights, list) and len(weights) == len(asked)
     if asked != RewardsConfig().funcs and not (own and fits and "rewards.funcs" not in named):
         training.pop("reward_weights", None)
+
+
+_OF_A_BATCH = {
+    *("training.per_device_train_batch_size", "training.generation_batch_size", "training.steps_per_generation")
+}
+_ACCUMULATION, _RATE = "training.gradient_accumulation_steps", "training.learning_rate"
+_RATE_OF_ADAPTERS = 3e-4
+"""Measured in benchmarks/first_defaults.md, as the defaults of all weights in config.yaml are."""
+
+
+def fit_to_model(tree: DictConfig, taken: Set[str], *, own_prompt: bool, defaults: bool) -> None:
+    """Fit what nobody sets to the model: the learning rate to adapters, the accumulation to a batch that is set, and
+    the prompt of `dataset=arithmetic` to a starter, which knows the form without.
+
+    Args:
+        tree: the merged values, which are changed.
+        taken: the keys that something sets besides Covey's own defaults.
+        own_prompt: whether the user sets the system prompt.
+        defaults: whether there are Covey's own defaults below.
+    """
+    from omegaconf import OmegaConf
+
+    name, lora = OmegaConf.select(tree, "model.name"), OmegaConf.select(tree, "model.lora") or {}
+    adapters = lora.get("rank") or lora.get("path") if lora.get("enabled") is None else lora.get("enabled")
+    if defaults and adapters and _RATE not in taken:
+        OmegaConf.update(tree, _RATE, _RATE_OF_ADAPTERS)
+    if defaults and _ACCUMULATION not in taken and taken & _OF_A_BATCH:
+        OmegaConf.update(tree, _ACCUMULATION, 1)
+    starter = name in (None, *SHIPPED) or is_starter(str(name))
+    if starter and not own_prompt and OmegaConf.select(tree, "dataset.task") == "arithmetic":
+        OmegaConf.update(tree, "dataset.system_prompt", None)
 
 
 def name_by_folder(values: dict[str, Any], settings: Sequence[Setting], recipe: str, *, foreign: bool) -> list[str]:
