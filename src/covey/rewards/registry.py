@@ -16,18 +16,7 @@ from covey.errors import RewardError
 from covey.importing import import_object
 from covey.rewards.library import answers, length, tasks
 from covey.rewards.library.code import build_binary_code, build_cf_code, build_code, code_format
-from covey.rewards.reward import (
-    ANSWER,
-    ANSWER_OR_BOX,
-    THINK,
-    Builder,
-    Reward,
-    RewardFunction,
-    RewardSettings,
-    graded,
-    named,
-    scored,
-)
+from covey.rewards.reward import Builder, Reward, RewardFunction, RewardSettings, graded, named, scored
 
 
 def _build_cosine_scaled(settings: RewardSettings) -> Reward:
@@ -46,21 +35,23 @@ def _build_cosine_scaled(settings: RewardSettings) -> Reward:
 REGISTRY: Mapping[str, Builder] = MappingProxyType(
     {
         "accuracy": graded("accuracy", answers.accuracy, key=answers.accuracy_key),
-        "exact_match": graded("exact_match", answers.exact_match, THINK, ANSWER),
-        "format": scored("format", answers.format_score, THINK, ANSWER),
-        "tag_count": scored("tag_count", answers.tag_count, THINK, ANSWER),
-        "think_format": scored("think_format", answers.think_format, THINK),
+        "exact_match": graded("exact_match", answers.exact_match, "think", "answer"),
+        "format": scored("format", answers.format_score, "think", "answer"),
+        "tag_count": scored("tag_count", answers.tag_count, "think", "answer"),
+        "think_format": scored("think_format", answers.think_format, "think"),
         "reasoning_steps": scored("reasoning_steps", answers.reasoning_steps),
         "cosine_scaled": _build_cosine_scaled,
         "repetition_penalty": scored("repetition_penalty", length.repetition_penalty),
         "len": length.build_len,
         "soft_overlong": length.build_soft_overlong,
-        "match_format_exactly": scored("match_format_exactly", tasks.match_format_exactly, THINK, ANSWER),
-        "match_format_approximately": scored("match_format_approximately", tasks.match_format_approximately, THINK, ANSWER),
-        "check_answer": graded("check_answer", tasks.check_answer, THINK, ANSWER),
-        "check_numbers": graded("check_numbers", tasks.check_numbers, ANSWER),
-        "countdown": graded("countdown", tasks.countdown, ANSWER_OR_BOX),
-        "graph_coloring": graded("graph_coloring", tasks.graph_coloring, ANSWER_OR_BOX),
+        "match_format_exactly": scored("match_format_exactly", tasks.match_format_exactly, "think", "answer"),
+        "match_format_approximately": scored(
+            "match_format_approximately", tasks.match_format_approximately, "think", "answer"
+        ),
+        "check_answer": graded("check_answer", tasks.check_answer, "think", "answer"),
+        "check_numbers": graded("check_numbers", tasks.check_numbers, "answer"),
+        "countdown": graded("countdown", tasks.countdown, "answer or box"),
+        "graph_coloring": graded("graph_coloring", tasks.graph_coloring, "answer or box"),
         "reasoning_gym": tasks.build_reasoning_gym,
         "code": build_code,
         "binary_code": build_binary_code,

@@ -155,13 +155,11 @@ GradeFunction = Callable[[str, Mapping[str, Any], RewardSettings], Graded]
 Key = Callable[[str, Mapping[str, Any], RewardSettings], Hashable | None]
 
 
-THINK, ANSWER, ANSWER_OR_BOX = "<{.think}>", "<{.answer}>", r"<{.answer}>|\boxed"
-"""Forms that rewards ask for: texts with the tags' names put in, of which one will do."""
-
-
 def asked(forms: Sequence[str], tags: Tags) -> tuple[tuple[str, ...], ...]:
-    """What a reward of these forms asks for (`Reward.asks`)."""
-    return tuple(tuple(form.format(tags).split("|")) for form in forms)
+    """What a reward of these forms asks for (`Reward.asks`): of `think`, `answer`, and `answer or box`."""
+    answer = f"<{tags.answer}>"
+    texts = {"think": (f"<{tags.think}>",), "answer": (answer,), "answer or box": (answer, r"\boxed")}
+    return tuple(texts[form] for form in forms)
 
 
 def scored(name: str, score: Score, *asks: str) -> Builder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,22 +71,22 @@ def drop_stale_weights(values: dict[str, Any], named: Collection[str], *, own: b
         training.pop("reward_weights", None)
 
 
-_OF_A_BATCH = {
-    *("training.per_device_train_batch_size", "training.generation_batch_size", "training.steps_per_generation")
-}
+_BATCH = ("per_device_train_batch_size", "generation_batch_size", "steps_per_generation")
 _ACCUMULATION, _RATE = "training.gradient_accumulation_steps", "training.learning_rate"
-_RATE_OF_ADAPTERS = 3e-4
-"""Measured in benchmarks/first_defaults.md, as the defaults of all weights in config.yaml are."""
+_RATE_OF_ADAPTERS = 3e-4  # that of all weights is in config.yaml; benchmarks/first_defaults.md measures both
 
 
-def fit_to_model(tree: DictConfig, taken: Set[str], *, own_prompt: bool, defaults: bool) -> None:
+def fit_to_model(
+    tree: DictConfig, taken: Collection[str], named: Collection[str], *, starter: bool, defaults: bool
+) -> None:
     """Fit what nobody sets to the model: the learning rate to adapters, the accumulation to a batch that is set, and
     the prompt of `dataset=arithmetic` to a starter, which knows the form without.
 
     Args:
         tree: the merged values, which are changed.
         taken: the keys that something sets besides Covey's own defaults.
-        own_prompt: whether the user sets the system prompt.
+        named: those of them that the user sets.
+        starter: whether the model is trained as a starter is.
         defaults: whether there are Covey's own defaults below.
     """
     from omegaconf import OmegaConf
@@ -95,10 +95,10 @@ def fit_to_model(tree: DictConfig, taken: Set[str], *, own_prompt: bool, default
     adapters = lora.get("rank") or lora.get("path") if lora.get("enabled") is None else lora.get("enabled")
     if defaults and adapters and _RATE not in taken:
         OmegaConf.update(tree, _RATE, _RATE_OF_ADAPTERS)
-    if defaults and _ACCUMULATION not in taken and taken & _OF_A_BATCH:
+    if defaults and _ACCUMULATION not in taken and any(f"training.{size}" in taken for size in _BATCH):
         OmegaConf.update(tree, _ACCUMULATION, 1)
-    starter = name in (None, *SHIPPED) or is_starter(str(name))
-    if starter and not own_prompt and OmegaConf.select(tree, "dataset.task") == "arithmetic":
+    of_task = OmegaConf.select(tree, "dataset.task") == "arithmetic" and "dataset.system_prompt" not in named
+    if of_task and (starter or name in (None, *SHIPPED) or is_starter(str(name))):
         OmegaConf.update(tree, "dataset.system_prompt", None)
 
 

@@ -234,8 +234,10 @@ class Merging:
             for implied in applying:
                 apply_setting(tree, replace(implied, implied=False))
                 self.notes += [implied.note] if implied.note else []
-            taken = self._taken(self.composition.option("tuning")).union(implied.key for implied in applying)
-            fit_to_model(tree, taken, own_prompt="dataset.system_prompt" in self._named, defaults=not self.files.complete)
+            tuning = self.composition.option("tuning")
+            taken = self._taken(tuning).union(implied.key for implied in applying)
+            knows = tuning is not None and tuning.builtin
+            fit_to_model(tree, taken, self._named, starter=knows, defaults=not self.files.complete)
             defaults = set_defaults(tree)
             self._compute_deferred(tree)
             return resolve(tree, defaults)
