@@ -79,15 +79,13 @@ _RATE_OF_ADAPTERS = 3e-4  # that of all weights is in config.yaml; benchmarks/fi
 def fit_to_model(
     tree: DictConfig, taken: Collection[str], named: Collection[str], *, starter: bool, defaults: bool
 ) -> None:
-    """Fit what nobody sets to the model: the learning rate to adapters, the accumulation to a batch that is set, and
-    the prompt of `dataset=arithmetic` to a starter, which knows the form without.
+    """Fit merged values that only Covey's defaults set to the model: the learning rate to adapters, the accumulation to
+    a batch that is set, and the prompt of `dataset=arithmetic` to a starter, which knows the form without.
 
     Args:
-        tree: the merged values, which are changed.
-        taken: the keys that something sets besides Covey's own defaults.
-        named: those of them that the user sets.
+        taken: the keys that something else sets; `named`: of which the user does.
         starter: whether the model is trained as a starter is.
-        defaults: whether there are Covey's own defaults below.
+        defaults: whether the run has Covey's defaults.
     """
     from omegaconf import OmegaConf
 
