@@ -163,5 +163,5 @@ def test_training_refuses_and_its_advice_works(
     assert main(["doctor", *own, word]) == 0
     assert main(["train", *own, "ignore_checks=[prompt_form]"]) == 0
     capsys.readouterr()
-    assert main(["doctor", *own[:1], *own[3:]]) == 0  # the built-in task brings its prompt
+    assert main(["doctor", *own[:1], *own[3:], "run_name=other"]) == 0  # the built-in task brings its prompt
     assert "Think between <think> and </think>" in capsys.readouterr().out

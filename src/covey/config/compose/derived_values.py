@@ -89,8 +89,9 @@ def fit_to_model(
     """
     from omegaconf import OmegaConf
 
-    name, lora = OmegaConf.select(tree, "model.name"), OmegaConf.select(tree, "model.lora") or {}
-    adapters = lora.get("rank") or lora.get("path") if lora.get("enabled") is None else lora.get("enabled")
+    name, lora = OmegaConf.select(tree, "model.name"), OmegaConf.select(tree, "model.lora")
+    rank, path, enabled = (lora.get(key) if OmegaConf.is_dict(lora) else None for key in ("rank", "path", "enabled"))
+    adapters = enabled if enabled is not None else rank or path
     if defaults and adapters and _RATE not in taken:
         OmegaConf.update(tree, _RATE, _RATE_OF_ADAPTERS)
     if defaults and _ACCUMULATION not in taken and any(f"training.{size}" in taken for size in _BATCH):
