@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from compose_config import from_words
 from covey.config import TrainingConfig, build, check_geometry, differences, load, to_yaml
 from covey.config.groups.training import training_fields
 from covey.errors import ConfigError
@@ -47,11 +48,53 @@ def test_defaults_train_the_starter_with_its_own_tuning():
 @pytest.mark.parametrize("overrides", [["model=qwen3_0.6b"], ["model.name=some/model"], ["~tuning"], ["tuning=null"]])
 def test_the_starters_tuning_is_dropped_with_the_starter(overrides):
     config = load(overrides)
-    assert config.training.learning_rate == 1e-6
+    assert config.training.learning_rate == 1e-5
     assert config.training.per_device_train_batch_size == 8
+    assert config.training.gradient_accumulation_steps == 8
     assert config.training.beta == 0.0
     assert config.evaluation.every_steps == 50
     assert (config.model.dtype is None) == ("model" in overrides[0])
+
+
+PRETRAINED = "model.name=some/model"
+
+
+@pytest.mark.parametrize(
+    ("words", "rate", "steps"),
+    [
+        ([PRETRAINED], 1e-5, 8),
+        ([PRETRAINED, "model.lora.rank=16"], 3e-4, 8),
+        ([PRETRAINED, "--use_peft"], 3e-4, 8),
+        ([PRETRAINED, "model.lora.rank=16", "model.lora.enabled=false"], 1e-5, 8),
+        ([PRETRAINED, "model.lora.rank=16", "training.learning_rate=2e-5"], 2e-5, 8),
+        ([PRETRAINED, "model.lora.rank=16", "+experiment=grpo_math"], 1e-6, 8),  # which sets both
+        ([PRETRAINED, "training.per_device_train_batch_size=16"], 1e-5, 1),  # the batch that was asked for
+        ([PRETRAINED, "training.generation_batch_size=32"], 1e-5, 1),
+        ([PRETRAINED, "training.num_generations=4"], 1e-5, 8),
+        ([PRETRAINED, "training.per_device_train_batch_size=16", "training.gradient_accumulation_steps=2"], 1e-5, 2),
+        ([PRETRAINED, "model.lora.rank=16", "preset=maxent_grpo"], 1e-6, 1),
+        (["model.lora.rank=16"], 2.5e-4, 4),  # the starter's own
+        (["training.per_device_train_batch_size=16"], 2.5e-4, 4),
+    ],
+)
+def test_the_batch_and_the_learning_rate_follow_the_model(words, rate, steps):
+    training = from_words(*words).config.training
+    assert (training.learning_rate, training.gradient_accumulation_steps) == (rate, steps)
+
+
+def test_the_built_in_task_asks_for_the_form_of_any_model_but_a_starter(tmp_path):
+    asked = "Think between <think> and </think>, then write the answer between <answer> and </answer>."
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "config.json").write_text('{"covey_starter": "countdown"}')
+    for words in ([PRETRAINED], ["model=qwen3_0.6b"], [PRETRAINED, "dataset=arithmetic"]):
+        assert load(words).dataset.system_prompt == asked
+    starters = ["model=starter"], ["dataset=arithmetic"], [f"model.name={made}"], ["~tuning"], ["model=starter_agent"]
+    for words in (*starters, ["model=starter", "model.name=out/first/final_model"]):
+        assert load(words).dataset.system_prompt is None
+        assert load([*words, "dataset.system_prompt=Go."]).dataset.system_prompt == "Go."
+    assert load([PRETRAINED, "dataset.system_prompt=null"]).dataset.system_prompt is None
+    assert load([PRETRAINED, "dataset.path=mine.jsonl"]).dataset.system_prompt is None
 
 
 def test_the_starters_tuning_stays_for_another_copy_of_the_starter():
@@ -70,7 +113,7 @@ def test_with_tools_the_default_model_is_the_starter_that_calls_them(environment
         assert load([*environment, *own]).model.name == "starter"
     for own in (["model.name=me/mine"], ["model=qwen3_0.6b"]):
         config = load([*environment, *own])
-        assert (config.model.name, config.training.learning_rate) == (load(own).model.name, 1e-6)
+        assert (config.model.name, config.training.learning_rate) == (load(own).model.name, 1e-5)
     assert load(["environment=none"]).model.name == "starter"
     path = recipe("defaults:\n  - environment: calculator\n  - model: qwen3_0.6b\n")
     assert load(recipe=path).model.name == "Qwen/Qwen3-0.6B"

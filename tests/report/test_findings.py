@@ -272,6 +272,41 @@ SPEAKS += [
         "earns more than an honest wrong answer",
     ),
     (
+        completion_findings.answers_missed,
+        Evidence(_rows({names.grader_name("unparsable_prediction"): lambda s: 0.97})[:3], {}),  # the first three steps
+        "warn",
+        "97% unparsable prediction",
+        "Ask for the form that it reads in the prompt (dataset.system_prompt)",
+    ),
+    (
+        completion_findings.answers_missed,
+        _given({names.grader_name("wrong_form"): lambda s: 0.2 if s < 40 else 0.98}),
+        "warn",
+        "98% wrong form",
+        "Show the form in the prompt",
+    ),
+    (
+        completion_findings.answers_missed,
+        _given({names.grader_name("unevaluated"): lambda s: 1.0, names.grader_name("wrong_form"): lambda s: 0.0}),
+        "warn",
+        "100% unevaluated",
+        "Ask for the final answer alone",
+    ),
+    (
+        rules.reasoning_unused,
+        _given({names.REASONING_SHARE: lambda s: 0.0, names.THINKING_SHARE: lambda s: 0.0}),
+        "warn",
+        "0.0% of thinking tokens",
+        "hardly thinks between the thinking tags",
+    ),
+    (
+        rules.reasoning_unused,
+        _given({names.REASONING_SHARE: lambda s: 0.0002, names.THINKING_SHARE: lambda s: 0.6}),
+        "warn",
+        "0.0% of thinking tokens",
+        "It thinks without them",
+    ),
+    (
         completion_findings.tools_unused,
         _given({CALLS: lambda s: 0.01}),
         "warn",
@@ -464,6 +499,16 @@ SILENT += [
     ),
     (completion_findings.completions_empty, _given({names.EMPTY: lambda s: 1.0 if s < 40 else 0.4})),
     (completion_findings.completions_empty, _given()),
+    (completion_findings.answers_missed, _given({names.grader_name("unparsable_prediction"): lambda s: 1.0 - s / 100})),
+    (
+        completion_findings.answers_missed,  # two steps are not enough
+        Evidence(_rows({names.grader_name("wrong_form"): lambda s: 1.0})[:2], {}),
+    ),
+    (rules.reasoning_unused, _given()),
+    (
+        rules.reasoning_unused,  # it was used once
+        _given({names.REASONING_SHARE: lambda s: 0.002 * (s == 7), names.THINKING_SHARE: lambda s: 0.6}),
+    ),
 ]
 
 

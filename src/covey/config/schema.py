@@ -18,8 +18,8 @@ EARLY_STOPPING = "early_stopping"
 """The built-in callback."""
 
 CHECKS = (
-    *("stop_tokens", "vocabulary", "lengths", "answers", "gold_answers", "reward_calls", "environment", "memory"),
-    "all",
+    *("stop_tokens", "prompt_form", "vocabulary", "lengths", "answers", "gold_answers", "reward_calls", "environment"),
+    *("memory", "all"),
 )
 """The checks before a run that judge it, so that it could be started all the same."""
 

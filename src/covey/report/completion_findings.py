@@ -177,6 +177,35 @@ def completions_empty(run: Evidence) -> Finding | None:
     )
 
 
+_NEARLY_ALL = 0.95
+_MISSED = {
+    Outcome.UNPARSABLE_PREDICTION: (
+        "state no answer that the grader can read",
+        "Ask for the form that it reads in the prompt (dataset.system_prompt), and see that completions are not cut "
+        "off (training.max_completion_length).",
+    ),
+    Outcome.WRONG_FORM: (
+        "state an answer, but in another form than the grader's",
+        "Show the form in the prompt (dataset.system_prompt), or take a grader that reads any, such as accuracy.",
+    ),
+    Outcome.UNEVALUATED: (
+        "leave the answer to be worked out, or copy it out of the question",
+        "Ask for the final answer alone in the prompt (dataset.system_prompt).",
+    ),
+}
+"""What the completions of an outcome do that can earn nothing, and what would be right."""
+
+
+def answers_missed(run: Evidence) -> Finding | None:
+    """Nearly all of the last completions have one outcome that no right answer can have."""
+    for outcome, (what, cure) in _MISSED.items():
+        last = [value for _, value in series(run.rows, names.grader_name(outcome))][-10:]
+        if len(last) >= run.fewest and (late := fmean(last)) >= _NEARLY_ALL:
+            text = f"They {what}, so there is nothing to learn from. {cure} Read a few completions below."
+            return Finding("warn", "Hardly any answer can be graded", f"{late:.0%} {outcome.replace('_', ' ')}", text)
+    return None
+
+
 def tools_unused(run: Evidence) -> Finding | None:
     """Hardly any completion calls a tool: from the start, or, after calls were usual, from some step to the end."""
     points = series(run.rows, names.TOOL_CALLS)
@@ -432,4 +461,6 @@ def length_drift(run: Evidence) -> Finding | None:
 
 AUDIT_RULES: tuple[Rule, ...] = (rewards_disagree, groups_without_signal, length_drift)
 EPISODE_RULES: tuple[Rule, ...] = (tools_unused, calls_fail, episodes_lost, turn_limit, environment_slow)
-GRADING_RULES: tuple[Rule, ...] = (copied_prompt, gold_value_missing, completions_empty, grader_lost, gold_unreadable)
+GRADING_RULES: tuple[Rule, ...] = (
+    *(copied_prompt, gold_value_missing, completions_empty, answers_missed, grader_lost, gold_unreadable),
+)

@@ -305,6 +305,22 @@ def reasoning_tokens(run: Evidence) -> Finding | None:
     return Finding("warn", "Reasoning tokens cost", gap["text"], text)
 
 
+def reasoning_unused(run: Evidence) -> Finding | None:
+    """No completion of the run has a reasoning token, or hardly any."""
+    shares = names.REASONING_SHARE, names.THINKING_SHARE
+    used, thought = ([value for _, value in series(run.rows, share)] for share in shares)
+    if len(used) < run.fewest or max(used) >= 0.001:
+        return None
+    text = "The model hardly thinks between the thinking tags, where alone they can be used: ask for it in the prompt "
+    text += "(dataset.system_prompt)."
+    if max(thought) >= 0.001:
+        text = (
+            "It thinks without them: copy the tokens that it uses (model.reasoning_vocab_size=full copies all), each "
+        )
+        text += "with the probability of its original (model.reasoning_start=copy)."
+    return Finding("warn", "The reasoning tokens are not used", f"{max(used):.1%} of thinking tokens at most", text)
+
+
 RULES: tuple[Rule, ...] = (
     held_out_change,
     best_was_earlier,
@@ -321,6 +337,7 @@ RULES: tuple[Rule, ...] = (
     *EPISODE_RULES,
     format_saturated,
     reasoning_tokens,
+    reasoning_unused,
 )
 
 

@@ -20,7 +20,7 @@ from covey.rewards.reward import Builder, Reward, RewardFunction, RewardSettings
 
 
 def _build_cosine_scaled(settings: RewardSettings) -> Reward:
-    plain = graded("cosine_scaled", length.cosine_scaled, length.cosine_key)(settings)
+    plain = graded("cosine_scaled", length.cosine_scaled, key=length.cosine_key)(settings)
     return Reward(
         plain.name,
         plain.batch,
@@ -34,22 +34,24 @@ def _build_cosine_scaled(settings: RewardSettings) -> Reward:
 
 REGISTRY: Mapping[str, Builder] = MappingProxyType(
     {
-        "accuracy": graded("accuracy", answers.accuracy, answers.accuracy_key),
-        "exact_match": graded("exact_match", answers.exact_match),
-        "format": scored("format", answers.format_score),
-        "tag_count": scored("tag_count", answers.tag_count),
-        "think_format": scored("think_format", answers.think_format),
+        "accuracy": graded("accuracy", answers.accuracy, key=answers.accuracy_key),
+        "exact_match": graded("exact_match", answers.exact_match, "think", "answer"),
+        "format": scored("format", answers.format_score, "think", "answer"),
+        "tag_count": scored("tag_count", answers.tag_count, "think", "answer"),
+        "think_format": scored("think_format", answers.think_format, "think"),
         "reasoning_steps": scored("reasoning_steps", answers.reasoning_steps),
         "cosine_scaled": _build_cosine_scaled,
         "repetition_penalty": scored("repetition_penalty", length.repetition_penalty),
         "len": length.build_len,
         "soft_overlong": length.build_soft_overlong,
-        "match_format_exactly": scored("match_format_exactly", tasks.match_format_exactly),
-        "match_format_approximately": scored("match_format_approximately", tasks.match_format_approximately),
-        "check_answer": graded("check_answer", tasks.check_answer),
-        "check_numbers": graded("check_numbers", tasks.check_numbers),
-        "countdown": graded("countdown", tasks.countdown),
-        "graph_coloring": graded("graph_coloring", tasks.graph_coloring),
+        "match_format_exactly": scored("match_format_exactly", tasks.match_format_exactly, "think", "answer"),
+        "match_format_approximately": scored(
+            "match_format_approximately", tasks.match_format_approximately, "think", "answer"
+        ),
+        "check_answer": graded("check_answer", tasks.check_answer, "think", "answer"),
+        "check_numbers": graded("check_numbers", tasks.check_numbers, "answer"),
+        "countdown": graded("countdown", tasks.countdown, "answer or box"),
+        "graph_coloring": graded("graph_coloring", tasks.graph_coloring, "answer or box"),
         "reasoning_gym": tasks.build_reasoning_gym,
         "code": build_code,
         "binary_code": build_binary_code,
@@ -264,7 +266,12 @@ def find_custom(name: str, key: str = "rewards.funcs") -> Reward:
     refused = next((given for given in GIVEN if given not in parameters), None)
     if refused is not None and not _takes_any(function):
         raise RewardError(_wants_kwargs(function, name, key, refused))
-    return Reward(function.__name__, _also_solution(function))
+    asks = getattr(function, "asks", ())
+    if not isinstance(asks, list | tuple) or not all(isinstance(text, str) and text for text in asks):
+        raise RewardError(
+            f"{key}: {name}.asks={asks!r} must be a list of the texts that prompts must hold, such as ['<plan>']."
+        )
+    return Reward(function.__name__, _also_solution(function), asks=tuple((text,) for text in asks))
 
 
 def check_columns(

@@ -140,6 +140,8 @@ class Reward:
     """`(prompts, completions, grades of graded_by) -> rewards`, cheap and pure."""
     reads: tuple[str, ...] = ()
     """Graders only: the columns of which a row needs one."""
+    asks: tuple[tuple[str, ...], ...] = ()
+    """What prompts must ask for, as without it the reward is 0 or less: of each entry, one text must stand in them."""
     seconds: Callable[[Mapping[str, Any]], float] | None = None
     """Graders that run other programs, under limits of their own: the most seconds that these leave to a row. Its
     worker counts as busy all the time."""
@@ -153,8 +155,15 @@ GradeFunction = Callable[[str, Mapping[str, Any], RewardSettings], Graded]
 Key = Callable[[str, Mapping[str, Any], RewardSettings], Hashable | None]
 
 
-def scored(name: str, score: Score) -> Builder:
-    """A reward that depends on a completion's text only."""
+def asked(forms: Sequence[str], tags: Tags) -> tuple[tuple[str, ...], ...]:
+    """What a reward of these forms asks for (`Reward.asks`): of `think`, `answer`, and `answer or box`."""
+    answer = f"<{tags.answer}>"
+    texts = {"think": (f"<{tags.think}>",), "answer": (answer,), "answer or box": (answer, r"\boxed")}
+    return tuple(texts[form] for form in forms)
+
+
+def scored(name: str, score: Score, *asks: str) -> Builder:
+    """A reward that depends on a completion's text only, in the forms that it asks for."""
 
     def build(settings: RewardSettings) -> Reward:
         def batch(
@@ -162,13 +171,13 @@ def scored(name: str, score: Score) -> Builder:
         ) -> list[float | None]:
             return [score(text, settings) for text in texts_of(name, completions)]
 
-        return Reward(name, named(batch, name, score))
+        return Reward(name, named(batch, name, score), asks=asked(asks, settings.tags))
 
     return build
 
 
-def graded(name: str, grade: GradeFunction, key: Key | None = None) -> Builder:
-    """A reward that compares each completion with its row's gold answer."""
+def graded(name: str, grade: GradeFunction, *asks: str, key: Key | None = None) -> Builder:
+    """A reward that compares each completion with its row's gold answer, in the forms that it asks for."""
 
     def build(settings: RewardSettings) -> Reward:
         def sample(text: str, row: Mapping[str, Any]) -> Graded:
@@ -191,7 +200,8 @@ def graded(name: str, grade: GradeFunction, key: Key | None = None) -> Builder:
             found = key(text, row, settings) if key else None
             return None if found is None else (name, found)
 
-        return Reward(name, named(batch, name, grade), sample, cache_key if key else None, reads=GOLD_COLUMNS)
+        cached, form = cache_key if key else None, asked(asks, settings.tags)
+        return Reward(name, named(batch, name, grade), sample, cached, reads=GOLD_COLUMNS, asks=form)
 
     return build
 

@@ -270,12 +270,12 @@ def _high(lengths: Sequence[int]) -> int:
 
 def _sizes(rows: int, *, starter: bool) -> Mapping[str, Any]:
     """The batch and the number of steps; the starter has its own, but for few rows."""
-    prompts = 2 ** int(math.log2(min(16 if starter else 4, rows)))
+    prompts = 2 ** int(math.log2(min(16 if starter else 8, rows)))
     found = {"training.max_steps": min(100 if starter else 200, max(20, 20 * rows // prompts))}
     if not starter or prompts < 16:
         sizes = ("num_generations", 8), ("per_device_train_batch_size", 8), ("gradient_accumulation_steps", prompts)
         found |= {f"training.{name}": size for name, size in sizes}
-    return found if starter else {**found, "training.learning_rate": 1e-6}
+    return found if starter else {**found, "training.learning_rate": 1e-5}
 
 
 def _shares(counts: Counter[str]) -> str:

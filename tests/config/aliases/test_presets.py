@@ -272,7 +272,7 @@ def test_experiments_that_agent_tunix_has_too(name: str) -> None:
     words = ["model=gemma3_1b", f"+experiment={name}"]
     (note,) = about_presets(from_words(*words))
     assert note.startswith(f"+experiment={name} is Covey's own, and Agent-Tunix has one of this name.")
-    assert "learning_rate=3e-06 (here 1e-06)" in note
+    assert "learning_rate=3e-06 (here 1e-05)" in note
     assert "+preset=agent_tunix" in note
     assert from_words(*words).config == from_words(*words, "preset=none").config
     assert not about_presets(from_words(*words, "preset=none"))

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.config.compose.recipe import read_yaml
+from covey.config.groups.model import SHIPPED, is_starter
 from covey.config.groups.objectives import SETTINGS
 from covey.config.groups.rewards import RewardsConfig
 from covey.config.keys import Setting, Source
 from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 _OWNERS = {f"objective.{name}_{item.name}": name for name, kind in SETTINGS.items() for item in fields(kind)}
 """The built-in objective that each setting belongs to."""
@@ -65,6 +69,36 @@ def drop_stale_weights(values: dict[str, Any], named: Collection[str], *, own: b
     fits = isinstance(weights, list) and len(weights) == len(asked)
     if asked != RewardsConfig().funcs and not (own and fits and "rewards.funcs" not in named):
         training.pop("reward_weights", None)
+
+
+_BATCH = ("per_device_train_batch_size", "generation_batch_size", "steps_per_generation")
+_ACCUMULATION, _RATE = "training.gradient_accumulation_steps", "training.learning_rate"
+_RATE_OF_ADAPTERS = 3e-4  # that of all weights is in config.yaml; benchmarks/first_defaults.md measures both
+
+
+def fit_to_model(
+    tree: DictConfig, taken: Collection[str], named: Collection[str], *, starter: bool, defaults: bool
+) -> None:
+    """Fit merged values that only Covey's defaults set to the model: the learning rate to adapters, the accumulation to
+    a batch that is set, and the prompt of `dataset=arithmetic` to a starter, which knows the form without.
+
+    Args:
+        taken: the keys that something else sets; `named`: of which the user does.
+        starter: whether the model is trained as a starter is.
+        defaults: whether the run has Covey's defaults.
+    """
+    from omegaconf import OmegaConf
+
+    name, lora = OmegaConf.select(tree, "model.name"), OmegaConf.select(tree, "model.lora")
+    rank, path, enabled = (lora.get(key) if OmegaConf.is_dict(lora) else None for key in ("rank", "path", "enabled"))
+    adapters = enabled if enabled is not None else rank or path
+    if defaults and adapters and _RATE not in taken:
+        OmegaConf.update(tree, _RATE, _RATE_OF_ADAPTERS)
+    if defaults and _ACCUMULATION not in taken and any(f"training.{size}" in taken for size in _BATCH):
+        OmegaConf.update(tree, _ACCUMULATION, 1)
+    of_task = OmegaConf.select(tree, "dataset.task") == "arithmetic" and "dataset.system_prompt" not in named
+    if of_task and (starter or name in (None, *SHIPPED) or is_starter(str(name))):
+        OmegaConf.update(tree, "dataset.system_prompt", None)
 
 
 def name_by_folder(values: dict[str, Any], settings: Sequence[Setting], recipe: str, *, foreign: bool) -> list[str]:

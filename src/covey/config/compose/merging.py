@@ -15,7 +15,7 @@ from covey.config.aliases.presets import GIVES_WAY, GROUP
 from covey.config.aliases.resolve import resolve_aliases
 from covey.config.compose.build import check_keys, walk
 from covey.config.compose.defaults_list import AGENT_MODEL, OTHER_MODEL, Files, read_own
-from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
+from covey.config.compose.derived_values import drop_stale_weights, fit_to_model, leave_out_other_objectives
 from covey.config.compose.group_files import CONF
 from covey.config.compose.recipe import Composition, Part
 from covey.config.compose.values_tree import apply_setting, placeholder, resolve, resolving, set_defaults, value_of
@@ -226,9 +226,14 @@ class Merging:
                     apply_setting(tree, setting)
             for setting in self.sources[-1].settings:
                 apply_setting(tree, setting)
-            for implied in self._applying():
+            applying = self._applying()
+            for implied in applying:
                 apply_setting(tree, replace(implied, implied=False))
                 self.notes += [implied.note] if implied.note else []
+            tuning = self.composition.option("tuning")
+            taken = self._taken(tuning).union(implied.key for implied in applying)
+            knows = tuning is not None and tuning.builtin
+            fit_to_model(tree, taken, self._named, starter=knows, defaults=not self.files.complete)
             defaults = set_defaults(tree)
             self._compute_deferred(tree)
             return resolve(tree, defaults)

@@ -11,6 +11,8 @@ from typing import ClassVar
 from covey.config.groups.mesh import check_shape
 from covey.config.values import BadKeyError, Group, option, show
 
+SHIPPED = ("starter", "starter_agent")
+"""The small models that come with Covey."""
 STARTER_MARK = "covey_starter"
 """Key in the `config.json` of the models that `covey starter --task` makes, and of what is trained from them."""
 
@@ -154,7 +156,7 @@ class ModelConfig(Group):
     @property
     def from_hub(self) -> bool:
         """Whether the name is one on the Hugging Face hub."""
-        elsewhere = self.name in ("starter", "starter_agent") or self.name.startswith("kaggle://")
+        elsewhere = self.name in SHIPPED or self.name.startswith("kaggle://")
         return not elsewhere and not Path(self.name).expanduser().exists()
 
     def __post_init__(self) -> None:

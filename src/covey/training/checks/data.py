@@ -27,6 +27,7 @@ from covey.model.load import check_architecture, declared_eos_ids
 from covey.model.prompts import render, thinking_prefix
 from covey.model.starter import STARTERS
 from covey.rewards import RewardSettings, find
+from covey.rewards.library.answers import tag_marks
 from covey.rewards.registry import GIVEN, columns_read
 from covey.rewards.reward import whole_answers
 from covey.rewards.runner import RewardRunner
@@ -234,6 +235,36 @@ def _vocabulary_finding(
             "the tokens without a row",
         )
     return PreflightFinding(Mark.FINE, "vocabulary", f"every token of the tokenizer has one of {rows} embeddings")
+
+
+@check("prompt form", Stage.MODEL)
+def check_form(known: Known) -> Iterator[PreflightFinding]:
+    """Whether the prompts ask for the form without which the rewards give nothing, unless the model brings it: in its
+    chat template, or as tokens of its own."""
+    config, tokenizer = known.config, known.tokenizer
+    settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
+    funcs, weights = config.rewards.funcs, config.training.reward_weights or [1.0] * len(config.rewards.funcs)
+    forms = {name: find(name, settings).asks for name, weight in zip(funcs, weights, strict=True) if weight > 0}
+    if not any(forms.values()):
+        return
+    brought, asking = tokenizer.get_vocab(), [*tokenizer.batch_decode(known.prompts), str(tokenizer.chat_template)]
+    there = {t for form in forms.values() for one in form for t in one if t in brought or any(t in a for a in asking)}
+    lacking = {name: [one for one in form if there.isdisjoint(one)] for name, form in forms.items()}
+    names = ", ".join(name for name, form in lacking.items() if form)
+    if not names:
+        yield PreflightFinding(Mark.FINE, "prompt form", "the prompts ask for what the rewards look for")
+        return
+    marks = dict.fromkeys(" or ".join(one) for form in lacking.values() for one in form)
+    ask = "Think between {} and {}, then write the answer between {} and {}.".format(*tag_marks(settings.tags))
+    known_form = all(mark.partition(" or ")[0] in ask for mark in marks)
+    prompt = f", as in \"dataset.system_prompt='{ask}'\"" if known_form else ""
+    yield PreflightFinding(
+        Mark.WRONG,
+        "prompt form",
+        f"nothing asks the model for {' and '.join(marks)}, without which {names} can only give 0: neither "
+        f"dataset.system_prompt, nor the rows, nor the chat template of model.name={config.model.name}",
+        f"Ask for it in the prompt{prompt}, or take rewards that read any answer, such as accuracy.",
+    )
 
 
 @check("benchmarks", Stage.MODEL)
