@@ -54,6 +54,6 @@ model.float().save_pretrained(work / "model")
 AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(work / "model")
 PYTHON
   chmod -R u=rwX,go=rX "$work/model"
-  mv -T "$work/model" "$folder"
+  mv "$work/model" "$folder"
 fi
 printf '%s\n' "$(CDPATH='' cd -- "$folder" && pwd -P)"
