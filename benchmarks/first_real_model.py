@@ -99,9 +99,14 @@ def said(run: RunDirectory, *steps: int) -> list[str]:
     lines = []
     for problem in range(SAID):
         of_problem = [[one for one in rows if one["problem"] == problem] for rows in found]
-        texts = ["<br>".join(f"`{json.dumps(one['completion'])[1:-1]}`" for one in rows) for rows in of_problem]
+        texts = ["<br>".join(f"`{shown(one['completion'])}`" for one in rows) for rows in of_problem]
         lines.append(f"| {of_problem[0][0]['prompt']} | {of_problem[0][0]['answer']} | {' | '.join(texts)} |")
     return lines
+
+
+def shown(text: str) -> str:
+    """A completion within a cell, in one line."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("`", "'").replace("|", "\\|")
 
 
 if __name__ == "__main__":
