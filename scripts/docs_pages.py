@@ -30,6 +30,7 @@ PAGES = {
     "benchmarks/first_run.md": "first_run.md",
     "benchmarks/first_agent.md": "first_agent.md",
     "benchmarks/first_defaults.md": "first_defaults.md",
+    "benchmarks/first_real_model.md": "first_real_model.md",
     "benchmarks/grading.md": "grading_benchmark.md",
     "benchmarks/grading_corpora.md": "grading_corpora.md",
     "benchmarks/grading_fuzz.md": "grading_fuzz.md",

@@ -58,7 +58,8 @@ def test_every_option_composes_and_says_what_it_is_for(group: str, option: str) 
 def test_the_documented_options_exist() -> None:
     promised = {
         "model": "starter starter_agent other qwen2.5_0.5b_instruct qwen2.5_1.5b_instruct qwen2.5_7b_instruct "
-        "qwen3_0.6b qwen3_1.7b gemma3_270m gemma3_1b llama3.1_8b_instruct deepseek_r1_distill_qwen_1.5b",
+        "qwen3_0.6b qwen3_1.7b gemma3_270m gemma3_1b llama3.1_8b_instruct deepseek_r1_distill_qwen_1.5b "
+        "smollm2_135m_instruct",
         "dataset": "arithmetic countdown graph_coloring gsm8k deepscaler openr1_math math500 aime24 amc23 none "
         "reasoning_gym",
         "objective": "grpo maxent dr_grpo dapo maxrl xdr passk unique darling seed quantile unlikely token_entropy",

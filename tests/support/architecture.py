@@ -90,6 +90,7 @@ NOT_MIRRORED = {
     "foreign": "recipes of other projects, as data",
     "golden": "behaviour of the whole package, as recorded",
     "real_vllm": "needs an environment of its own",
+    "real": "a pretrained model, from training to its export",
     "claimed_gpu": "whole steps on a device that must be claimed before torch is imported",
     "repository": "what lies outside src/: scripts, documentation, packaging",
 }
