@@ -9,13 +9,14 @@ import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey import data
 from covey.answers import Outcome, Tags
 from covey.config import Config, DatasetConfig
+from covey.data.holdout import shuffled
 from covey.environments.runner import environment_rewards, running
 from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.grading import (
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from covey.evaluation.play import Players
-    from covey.rollout import InferenceEngine
+    from covey.rollout import InferenceEngine, SamplingSettings
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +138,17 @@ class _Set:
     benchmark: bool = False
 
 
+@dataclass(slots=True)
+class Trial:
+    """What `covey profile` samples in place of the held-out sets."""
+
+    split: str
+    """`train` or a held-out set; its rows are taken in an order drawn from the seed."""
+    sampling: SamplingSettings
+    loaded: data.LoadedData = field(init=False)
+    """Once they are read: the rows, as those to train on and as the only held-out set."""
+
+
 def run_evaluations(
     config: Config,
     target: Target,
@@ -147,6 +159,7 @@ def run_evaluations(
     *,
     every_row: bool = False,
     overwrite: bool = False,
+    trial: Trial | None = None,
 ) -> list[StoredEvaluation]:
     """Evaluate on the benchmarks that the config names, or else on the held-out sets of its data.
 
@@ -160,6 +173,7 @@ def run_evaluations(
         every_row: evaluate on every row of the data in place of the held-out ones, as one set named `all`.
         overwrite: replace results of other settings, which are else refused. Those on the first of the problems are
             extended.
+        trial: in place of what the config says.
 
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or the folder holds other results.
@@ -167,12 +181,12 @@ def run_evaluations(
     with running(config.environment) as environments:
         rewarding = () if environments is None else environment_rewards(config, environments)
         check_evaluation(config, rewarding)
-        sets, tokenizer = _sets(config, paths, rewarding, every_row=every_row)
+        sets, tokenizer = _sets(config, paths, rewarding, every_row=every_row, trial=trial)
         from covey.evaluation.play import Players
-        from covey.evaluation.run import engine_of
+        from covey.evaluation.run import engine_of, sampling_of
 
         name = "local" if model is not None else config.evaluation.engine
-        engine = engine_of(config, target, tokenizer, name, model)
+        engine, sampling = engine_of(config, target, tokenizer, name, model), trial and trial.sampling
         longest, models = config.training.max_completion_length, reward_models(config.rewards)
         runner = RewardRunner.of(config.rewards, max_completion_length=longest, models=models)
         with closing(engine), runner:
@@ -182,7 +196,7 @@ def run_evaluations(
             for part in sets:
                 folder = _folder(config, target, part.name, out, several=len(sets) > 1)
                 with players.for_set(part.name, part.rows.column_names, benchmark=part.benchmark) as on_set:
-                    setup = _Setup(engine, name, tokenizer, runner, on_set)
+                    setup = _Setup(engine, name, tokenizer, runner, on_set, sampling or sampling_of(config))
                     found.append(_evaluate_set(config, target, part, folder, setup, progress, overwrite))
         return found
 
@@ -223,14 +237,14 @@ def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = 
 
 
 def _sets(
-    config: Config, paths: Mapping[str, str], rewarding: Sequence[str], *, every_row: bool
+    config: Config, paths: Mapping[str, str], rewarding: Sequence[str], *, every_row: bool, trial: Trial | None
 ) -> tuple[list[_Set], Any]:
     """The sets of rows that are evaluated, and the tokenizer, which is loaded after the columns have been checked."""
     if names := config.evaluation.benchmarks:
         loaded = [(name, load_benchmark(name, config, paths)) for name in names]
         sets = [_Set(name, rows, "accuracy", rewarded=False, benchmark=True) for name, rows in loaded]
         return sets, load_tokenizer(config.model)
-    found = _held_out(config, every_row=every_row)
+    found = _held_out(config, every_row=every_row, split=trial and trial.split)
     columns = {name: rows.column_names for name, rows in found.evaluation.items()}
     left_out = check_columns_for(config, columns, rewarding)
     for note in left_out.values():
@@ -239,6 +253,8 @@ def _sets(
     if not every_row:
         length = prompt_lengths(tokenizer, config.training.chat_template_kwargs)
         found = data.filter_by_length(found, length, cut_left(tokenizer), config.dataset)
+    if trial is not None:
+        trial.loaded = found
     most, grader = config.evaluation.max_problems, grader_name(config)
     return [
         _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader, rewarded=name not in left_out)
@@ -246,12 +262,19 @@ def _sets(
     ], tokenizer
 
 
-def _held_out(config: Config, *, every_row: bool) -> data.LoadedData:
+def _held_out(config: Config, *, every_row: bool, split: str | None) -> data.LoadedData:
     """The data of a config, with the rows to evaluate on as its held-out sets."""
     if every_row:
         rows = _every_row(config)
         return data.LoadedData(rows, {"all": rows}, [])
     loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config), environment=config.environment)
+    if split is not None:
+        sets = {"train": loaded.train, **loaded.evaluation}
+        if split not in sets:
+            raise ConfigError(f"profile.split={split} is not there: this data has the rows {', '.join(sets)}.")
+        order = shuffled(len(sets[split]), config.seed)
+        source = loaded.source.select(order) if loaded.source and split == "train" else None
+        return replace(loaded, train=(rows := sets[split].select(order)), evaluation={split: rows}, source=source)
     if not loaded.evaluation:
         raise ConfigError(
             "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
@@ -279,6 +302,7 @@ class _Setup:
     tokenizer: Any
     runner: RewardRunner
     players: Players
+    sampling: SamplingSettings
 
 
 def _evaluate_set(
@@ -286,7 +310,7 @@ def _evaluate_set(
 ) -> StoredEvaluation:
     from transformers import TrainerState
 
-    from covey.evaluation.run import evaluate, sampling_of, whole_batches
+    from covey.evaluation.run import evaluate, whole_batches
 
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     template = config.training.chat_template_kwargs
@@ -319,7 +343,7 @@ def _evaluate_set(
             setup.engine,
             setup.tokenizer,
             part.rows,
-            sampling_of(config),
+            setup.sampling,
             num_samples=settings.num_samples,
             batch_size=settings.batch_size,
             seed=described["seed"],

@@ -9,14 +9,18 @@ from typing import Any
 from covey.cli import config_arguments
 from covey.cli.config_arguments import Request, value_of
 from covey.cli.json_output import add_json, print_json
-from covey.config import Config, differences, known_keys
+from covey.config import Config, differences, document, known_keys
+from covey.config.aliases.resolve import explain_alias
 from covey.config.compose.build import as_dict
 from covey.config.compose.render import is_compared
+from covey.config.keys import GROUPS
 from covey.config.secrets import redact_value, without_secrets
+from covey.config.values import show as show_value
 from covey.errors import ConfigError
 
 _DEFAULTS = ""
 """--diff without a recipe compares with the defaults."""
+_ORIGINS = {"covey": "Covey", "trl": "TRL's GRPOConfig"}
 
 
 def add_parser(commands: Any) -> None:
@@ -45,9 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.as_json and (arguments.doc or arguments.cfg or arguments.info):
         raise ConfigError("--json goes with the config and with --diff, not with --doc, --cfg or --info.")
     if arguments.doc:
-        from covey.cli.explain import explain
-
-        print(explain(arguments.doc, request), end="")
+        print(_explanation(arguments.doc, request), end="")
         return 0
     if arguments.cfg or arguments.info:
         from covey.cli.hydra_views import show
@@ -64,6 +66,26 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(to_yaml(composed.config), end="")
     return 0
+
+
+def _explanation(name: str, request: Request) -> str:
+    """The meaning of a key, or of another tool's name for one, its origin, and its value in this run."""
+    key, alias = explain_alias(name)
+    if not key:
+        return f"{alias}\n"
+    doc = document(key)
+    fields = {"type": doc.type, "default": show_value(doc.default), "origin": _ORIGINS[doc.origin]}
+    if key in GROUPS:
+        fields = {"type": doc.type}
+    else:
+        composed = request.compose()
+        origin = composed.origins.get(key)
+        place = "from Covey's defaults and groups" if origin is None else f"set by {origin}"
+        fields["here"] = f"{show_value(redact_value(key, value_of(composed.config, key)))}, {place}"
+    lines = [key, *(f"  {field:<8} {text}" for field, text in fields.items()), "", doc.doc]
+    if alias:
+        lines.insert(0, alias)
+    return "\n".join(lines) + "\n"
 
 
 def _compare(other: str, request: Request, *, as_json: bool) -> int:
@@ -87,13 +109,11 @@ def _compare(other: str, request: Request, *, as_json: bool) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from covey.config.values import show
-
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("key", other or "default", "here"):
         table.add_column(heading, overflow="fold")
     for key, before, after in rows:
-        table.add_row(Text(key), *(Text(show(redact_value(key, value))) for value in (before, after)))
+        table.add_row(Text(key), *(Text(show_value(redact_value(key, value))) for value in (before, after)))
     config_arguments.make_console().print(table)
     return 0
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from covey.config.aliases import conversions as to
-from covey.config.aliases import environment
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
 from covey.config.groups.objectives import SETTINGS
@@ -113,7 +112,7 @@ _CALLED = Alias("", to.inference_config, "str")
 _SIZE, _FAMILY = (Alias("model.name", to.nothing, "str", name) for name in ("model_size", "model_family"))
 _STRATEGY = Alias("evaluation.every_steps", to.nothing, "str", "eval_strategy")
 _RANK = Alias("model.lora.rank", to.lora_rank)
-_TURNS = Alias("environment.max_turns", environment.max_turns, "int | None")
+_TURNS = Alias("environment.max_turns", to.max_turns, "int | None")
 _TARGETS = Alias("model.lora.target_modules", to.lora_targets)
 _COSINE = Alias("", to.cosine_schedule, "float")
 _FLASH = Alias("model.attn_implementation", to.when_true("model.attn_implementation", "flash_attention_2"), "bool")
@@ -171,10 +170,10 @@ _CONVERTED = {
     # environments
     "max_tool_calling_iterations": _TURNS,
     "training.max_tool_calling_iterations": _TURNS,
-    "environment.factory": Alias("environment.factory", environment.factory, native=True),
-    "environment_factory": Alias("environment.factory", environment.factory),
-    "tools": Alias("environment.tools", environment.tools, "list[str] | str"),
-    "rollout_func": Alias("environment.rollout_func", environment.rollout_func),
+    "environment.factory": Alias("environment.factory", to.environment, native=True),
+    "environment_factory": Alias("environment.factory", to.environment),
+    "tools": Alias("environment.tools", to.tools, "list[str] | str"),
+    "rollout_func": Alias("environment.rollout_func", to.rollout_func),
     # the objective
     "objective": Alias("objective.name", to.chosen(_OBJECTIVE), canonical="objective", native=True),
     **{

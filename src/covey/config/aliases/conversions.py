@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from covey.config.aliases.alias_result import AliasResult, AliasValueError, Convert, DeferredValue
 from covey.config.groups.dataset import DATA_FILES
+from covey.config.groups.environment import TOOLS
 from covey.config.groups.training import training_fields
 from covey.config.keys import Choice
 from covey.config.vllm import LOCAL_HOSTS
@@ -448,3 +449,27 @@ def vllm_device(value: Any) -> AliasResult:
     if not isinstance(value, str) or not _VLLM_DEVICE.fullmatch(value):
         raise AliasValueError("must be auto, or a GPU such as cuda:7.")
     return AliasResult({"launch.vllm_own_gpu": True})
+
+
+def environment(value: Any) -> AliasResult:
+    """An environment, which by default makes its own prompts and rewards itself; one that is only a tool does not."""
+    own = (Choice("dataset", "none", implied=True), Choice("rewards", "none", implied=True))
+    value = importable(value) if isinstance(value, str) else value
+    return AliasResult({"environment.factory": value}, choices=() if value in (None, *TOOLS) else own)
+
+
+def tools(value: Any) -> AliasResult:
+    """One tool or several."""
+    found = [value] if isinstance(value, str) else value
+    named = isinstance(found, list) and all(isinstance(name, str) for name in found)
+    return AliasResult({"environment.tools": [importable(name) for name in found] if named else found})
+
+
+def rollout_func(value: Any) -> AliasResult:
+    """A function, also by its dotted path."""
+    return AliasResult({"environment.rollout_func": importable(value) if isinstance(value, str) else value})
+
+
+def max_turns(value: Any) -> AliasResult:
+    """TRL counts the rounds of tool calls; the turn that answers comes after them."""
+    return AliasResult({"environment.max_turns": None if value is None else integer(value, 0) + 1})
