@@ -29,12 +29,12 @@ from covey.evaluation.grading import (
     grader_name,
 )
 from covey.evaluation.metrics import compute_metrics
-from covey.evaluation.stored import Target, describe_data, describe_method, find_target, prompts_of, weights_fingerprint
+from covey.evaluation.stored import Target, describe_data, describe_method, prompts_of, weights_fingerprint
 from covey.model.load import load_tokenizer, vocab_size_of
 from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
 from covey.model.reward_model import reward_models
 from covey.rewards.runner import RewardRunner
-from covey.runlog.directory import RunDirectory, describe_environment
+from covey.runlog.directory import describe_environment
 from covey.runlog.evaluations import (
     StoredEvaluation,
     append_completions,
@@ -139,14 +139,15 @@ class _Set:
 
 
 @dataclass(slots=True)
-class Trial:
-    """What `covey profile` samples in place of the held-out sets."""
+class Selection:
+    """What is evaluated in place of the held-out sets."""
 
     split: str
-    """`train` or a held-out set; its rows are taken in an order drawn from the seed."""
-    sampling: SamplingSettings
+    """`all` rows of a file in their order; or `train` or one held-out set, in an order drawn from the seed."""
+    sampling: SamplingSettings | None = None
+    """None takes that of the config."""
     loaded: data.LoadedData = field(init=False)
-    """Once they are read: the rows, as those to train on and as the only held-out set."""
+    """The rows, once they are read, as those to train on and as the only held-out set."""
 
 
 def run_evaluations(
@@ -157,9 +158,8 @@ def run_evaluations(
     progress: Progress,
     model: Any = None,
     *,
-    every_row: bool = False,
+    selection: Selection | None = None,
     overwrite: bool = False,
-    trial: Trial | None = None,
 ) -> list[StoredEvaluation]:
     """Evaluate on the benchmarks that the config names, or else on the held-out sets of its data.
 
@@ -170,10 +170,9 @@ def run_evaluations(
         out: the folder for the results, in place of the default; with one folder per set if there are several.
         progress: see `Progress`.
         model: the target's model, if it is loaded already.
-        every_row: evaluate on every row of the data in place of the held-out ones, as one set named `all`.
+        selection: what is evaluated in place of the held-out sets.
         overwrite: replace results of other settings, which are else refused. Those on the first of the problems are
             extended.
-        trial: in place of what the config says.
 
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or the folder holds other results.
@@ -181,12 +180,13 @@ def run_evaluations(
     with running(config.environment) as environments:
         rewarding = () if environments is None else environment_rewards(config, environments)
         check_evaluation(config, rewarding)
-        sets, tokenizer = _sets(config, paths, rewarding, every_row=every_row, trial=trial)
+        sets, tokenizer = _sets(config, paths, rewarding, selection)
         from covey.evaluation.play import Players
         from covey.evaluation.run import engine_of, sampling_of
 
         name = "local" if model is not None else config.evaluation.engine
-        engine, sampling = engine_of(config, target, tokenizer, name, model), trial and trial.sampling
+        engine = engine_of(config, target, tokenizer, name, model)
+        sampling = (selection and selection.sampling) or sampling_of(config)
         longest, models = config.training.max_completion_length, reward_models(config.rewards)
         runner = RewardRunner.of(config.rewards, max_completion_length=longest, models=models)
         with closing(engine), runner:
@@ -196,26 +196,9 @@ def run_evaluations(
             for part in sets:
                 folder = _folder(config, target, part.name, out, several=len(sets) > 1)
                 with players.for_set(part.name, part.rows.column_names, benchmark=part.benchmark) as on_set:
-                    setup = _Setup(engine, name, tokenizer, runner, on_set, sampling or sampling_of(config))
+                    setup = _Setup(engine, name, tokenizer, runner, on_set, sampling)
                     found.append(_evaluate_set(config, target, part, folder, setup, progress, overwrite))
         return found
-
-
-def run_benchmarks(config: Config, run: RunDirectory, progress: Progress, model: Any = None) -> list[StoredEvaluation]:
-    """Evaluate a run's final model on the benchmarks of its config, as `covey eval RUN` does.
-
-    Args:
-        config: of the run.
-        run: holds the final model, and gets the results.
-        progress: see `Progress`.
-        model: the final model, if it is loaded already.
-
-    Raises:
-        CoveyError: a benchmark cannot be loaded, or there are results of other settings.
-    """
-    target = find_target(str(run.root))
-    of_run = replace(config, model=replace(config.model, name=target.source))
-    return run_evaluations(of_run, target, {}, None, progress, model)
 
 
 def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = None) -> Dataset:
@@ -237,24 +220,24 @@ def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = 
 
 
 def _sets(
-    config: Config, paths: Mapping[str, str], rewarding: Sequence[str], *, every_row: bool, trial: Trial | None
+    config: Config, paths: Mapping[str, str], rewarding: Sequence[str], selection: Selection | None
 ) -> tuple[list[_Set], Any]:
     """The sets of rows that are evaluated, and the tokenizer, which is loaded after the columns have been checked."""
     if names := config.evaluation.benchmarks:
         loaded = [(name, load_benchmark(name, config, paths)) for name in names]
         sets = [_Set(name, rows, "accuracy", rewarded=False, benchmark=True) for name, rows in loaded]
         return sets, load_tokenizer(config.model)
-    found = _held_out(config, every_row=every_row, split=trial and trial.split)
+    found = _held_out(config, selection and selection.split)
     columns = {name: rows.column_names for name, rows in found.evaluation.items()}
     left_out = check_columns_for(config, columns, rewarding)
     for note in left_out.values():
         logger.warning("%s", note)
     tokenizer = load_tokenizer(config.model)
-    if not every_row:
+    if selection is None or selection.split != "all":
         length = prompt_lengths(tokenizer, config.training.chat_template_kwargs)
         found = data.filter_by_length(found, length, cut_left(tokenizer), config.dataset)
-    if trial is not None:
-        trial.loaded = found
+    if selection is not None:
+        selection.loaded = found
     most, grader = config.evaluation.max_problems, grader_name(config)
     return [
         _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader, rewarded=name not in left_out)
@@ -262,35 +245,31 @@ def _sets(
     ], tokenizer
 
 
-def _held_out(config: Config, *, every_row: bool, split: str | None) -> data.LoadedData:
-    """The data of a config, with the rows to evaluate on as its held-out sets."""
-    if every_row:
-        rows = _every_row(config)
-        return data.LoadedData(rows, {"all": rows}, [])
-    loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config), environment=config.environment)
-    if split is not None:
-        sets = {"train": loaded.train, **loaded.evaluation}
-        if split not in sets:
-            raise ConfigError(f"profile.split={split} is not there: this data has the rows {', '.join(sets)}.")
-        order = shuffled(len(sets[split]), config.seed)
-        source = loaded.source.select(order) if loaded.source and split == "train" else None
-        return replace(loaded, train=(rows := sets[split].select(order)), evaluation={split: rows}, source=source)
-    if not loaded.evaluation:
-        raise ConfigError(
-            "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
-            "take every row of a file with --all."
-        )
-    return loaded
-
-
-def _every_row(config: Config) -> Dataset:
-    if not (config.dataset.path or config.dataset.id):
+def _held_out(config: Config, split: str | None) -> data.LoadedData:
+    """The data of a config, with the rows to evaluate on as its held-out sets; with those of a `Selection.split` as
+    all that there is."""
+    settings = config.dataset
+    if split == "all" and not (settings.path or settings.id):
         raise ConfigError(
             "--all takes every row of a file or a hub dataset (dataset.path, dataset.id), and this data is "
             f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
         )
-    whole = replace(config.dataset, test_split=None, test_path=None, test_fraction=None, test_size=0)
-    return data.load(whole, config.seed, answer_for=answer_asked_by(config), environment=config.environment).train
+    if split == "all":
+        settings = replace(settings, test_split=None, test_path=None, test_fraction=None, test_size=0)
+    loaded = data.load(settings, config.seed, answer_for=answer_asked_by(config), environment=config.environment)
+    if split is None and not loaded.evaluation:
+        raise ConfigError(
+            "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
+            "take every row of a file with --all."
+        )
+    if split is None:
+        return loaded
+    sets = {"all" if split == "all" else "train": loaded.train, **loaded.evaluation}
+    if split not in sets:
+        raise ConfigError(f"profile.split={split} is not there: this data has the rows {', '.join(sets)}.")
+    order = range(len(sets[split])) if split == "all" else shuffled(len(sets[split]), config.seed)
+    source = loaded.source.select(order) if loaded.source and split == "train" else None
+    return replace(loaded, train=(rows := sets[split].select(order)), evaluation={split: rows}, source=source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""`covey profile`: whether a run could learn its problems, by completions sampled before it as training samples them."""
+"""`covey profile`: whether a run could learn its problems, by completions sampled as training would sample them."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,10 @@ from covey.answers import Outcome, Tags, without_tags
 from covey.config import Config
 from covey.data.load import json_lines
 from covey.errors import ConfigError
-from covey.evaluation.estimators import Estimate, mean, pass_at_k, powers_up_to, share_estimate
+from covey.evaluation.estimators import Estimate, pass_at_k, powers_up_to, share_estimate
 from covey.evaluation.figures import estimate_text, value_text
 from covey.evaluation.grading import grader_name
-from covey.evaluation.job import Progress, Trial, run_evaluations
+from covey.evaluation.job import Progress, Selection, run_evaluations
 from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.run import LOST
 from covey.evaluation.stored import Target, by_problem, prompts_of
@@ -54,8 +54,8 @@ def judge(
         right: how many of the completions of each problem are right.
         samples: the completions of a problem.
         group: completions of a group, G, at most the samples.
-        formless: how many of each problem state no final answer that the grader reads.
-        lost: how many of each it could not grade, by the fault of the data or its own.
+        formless: how many state no final answer that the grader reads.
+        lost: how many it could not grade, by the fault of the data or its own.
         chance: pass@G of random answers, where it is known.
     """
 
@@ -90,7 +90,7 @@ def flat(counts: Collection[int], group: int) -> float:
     return sum(1 - pass_at_k(sum(counts), sum(counts) - count, group) for count in counts)
 
 
-class _Enough(Exception):
+class _TimeIsUpError(Exception):
     """Ends the sampling as an interruption would."""
 
 
@@ -120,68 +120,54 @@ def profile(
     more["max_problems"] = settings.problems or (256 if keep is None else None)
     more["batch_size"] = max(1, config.evaluation.batch_size // samples) * samples  # whole problems
     given = {name: value for name in _SAMPLING if (value := getattr(training, name)) is not None}
-    trial, times = Trial(settings.split, SamplingSettings(**given)), list[float]()
+    selection, times = Selection(settings.split, SamplingSettings(**given)), list[float]()
 
     def timed(name: str, done: int, total: int) -> None:
         times.append(time.monotonic())
         progress(name, done, total)
         spent = times[-1] - times[0]
         if done and spent + spent / (len(times) - 1) > 60 * settings.minutes:  # another round would end too late
-            raise _Enough
+            raise _TimeIsUpError
 
     with temporary_folder("covey-profile-") as folder:
         sampled = replace(config, evaluation=replace(config.evaluation, **more))
-        with suppress(_Enough):
-            run_evaluations(sampled, target, {}, folder / "trial", timed, trial=trial)
+        with suppress(_TimeIsUpError):
+            run_evaluations(sampled, target, {}, folder / "trial", timed, selection=selection)
         completions = [*read_completions(folder / "trial")]
     if all(one["outcome"] is None for one in completions):
         raise ConfigError("No reward of this run says which answers are right, so set evaluation.grader.")
     problems, metrics = by_problem(completions), compute_metrics(completions, config.seed, ks, grader)
 
-    def share(values: Iterable[float], k: int = 1) -> Estimate:
-        return share_estimate([*values], len(completions), k)
-
     def without_signal(value: Callable[[Any], Any]) -> Estimate:
-        return share((flat(Counter(map(value, problem)).values(), group) for problem in problems), group)
+        shares = [flat(Counter(map(value, problem)).values(), group) for problem in problems]
+        return share_estimate(shares, len(completions), group)
 
     def counts(*outcomes: Outcome) -> list[int]:
         return [sum(one["outcome"] in outcomes for one in problem) for problem in problems]
 
     tags, right = Tags(config.rewards.think_tag, config.rewards.answer_tag), counts(Outcome.RIGHT)
     said = [[without_tags(one["completion"].rpartition(f"</{tags.think}>")[2], tags) for one in p] for p in problems]
-    chances = {k: found.value for k in ks if (found := metrics.get(f"{names.CHANCE}pass@{k}"))}
-    verdict, reason = judge(right, samples, group, counts(*_FORMLESS), counts(*LOST), chances.get(group))
-    rows, source = trial.loaded.train, trial.loaded.source
+    empty = share_estimate([texts.count("") / samples for texts in said], len(completions))
+    chances = {f"pass@{k}": found.value for k in ks if (found := metrics.get(f"{names.CHANCE}pass@{k}"))}
+    chance = chances.get(f"pass@{group}")
+    verdict, reason = judge(right, samples, group, counts(*_FORMLESS), counts(*LOST), chance)
+    rows, source = selection.loaded.train, selection.loaded.source
     kept = [at for at, count in enumerate(right) if keep and keep[0] <= count / samples <= keep[1]]
     if keep is not None:
         table = source and source.select(kept)
-        written = {name: table.values(name) for name in table.columns} if table else rows.select(kept)
+        written: Any = {name: table.values(name) for name in table.columns} if table else rows.select(kept)
         with guard_disk(keep[2].name, keep[2].absolute().parent, elsewhere="name another file with --out"):
             write_atomically(keep[2], json_lines(written, "rows") if kept else b"")
     lengths = prompt_lengths(load_tokenizer(config.model), training.chat_template_kwargs)
-    rewarded = all(one["reward"] is not None for one in completions)
-    return {
-        "problems": len(problems),
-        "rows": len(rows),
-        "kept": len(kept),
-        "samples": samples,
-        "group": group,
-        "minutes": settings.minutes,
-        "seconds": times[-1] - times[0],
-        "tokens_per_second": sum(one["length"] for one in completions) / (times[-1] - times[0]),
-        "completion_length": metrics["completion_length"],
-        "longest_prompt": max(lengths(prompts_of(rows.select(range(len(problems)))))),
-        "outcomes": {
-            **{str(outcome): metrics[f"grader/{outcome}"] for outcome in Outcome},
-            "truncated": metrics["truncated"],
-            "empty": share(mean([not text for text in texts]) for texts in said),
-        },
-        "pass@k": {str(k): metrics[f"pass@{k}"] for k in ks},
-        "chance": {f"pass@{k}": chance for k, chance in chances.items()},
-        "groups_without_signal": {
-            "by_reward": without_signal(lambda one: one["reward"]) if rewarded else None,
-            "by_correctness": without_signal(lambda one: one["outcome"] == Outcome.RIGHT),
-        },
-        "verdict": verdict,
-        "reason": reason,
-    }
+    longest, seconds = max(lengths(prompts_of(rows.select(range(len(problems)))))), times[-1] - times[0]
+    by = {"by_correctness": without_signal(lambda one: one["outcome"] == Outcome.RIGHT)}
+    if all(one["reward"] is not None for one in completions):  # unless the held-out rows lack a column
+        by["by_reward"] = without_signal(lambda one: one["reward"])
+    outcomes = {str(outcome): metrics[f"grader/{outcome}"] for outcome in Outcome}
+    found: dict[str, Any] = {"problems": len(problems), "rows": len(rows), "samples": samples, "group": group}
+    found |= {"kept": len(kept), "minutes": settings.minutes, "seconds": seconds, "longest_prompt": longest}
+    found |= {"tokens_per_second": sum(one["length"] for one in completions) / seconds}
+    found |= {"completion_length": metrics["completion_length"]}
+    found |= {"outcomes": {**outcomes, "truncated": metrics["truncated"], "empty": empty}}
+    found |= {"pass@k": {str(k): metrics[f"pass@{k}"] for k in ks}, "chance": chances, "groups_without_signal": by}
+    return found | {"verdict": verdict, "reason": reason}

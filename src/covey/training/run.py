@@ -278,8 +278,9 @@ def _train(job: _Job, console: Any) -> RunResult:
 
 
 def _save(job: _Job, display: Display) -> None:
-    """Save the final model, and evaluate it on the benchmarks."""
-    from covey.evaluation.job import run_benchmarks
+    """Save the final model, and evaluate it on the benchmarks, as `covey eval RUN` does."""
+    from covey.evaluation.job import run_evaluations
+    from covey.evaluation.stored import find_target
 
     config, run, trainer = job.config, job.run, job.trainer
     display.status("saving the model")
@@ -288,8 +289,13 @@ def _save(job: _Job, display: Display) -> None:
     job.processes.leave()  # the others need not wait for the rest of the main process
     if config.evaluation.benchmarks and job.processes.is_main:
         model = None if merge or job.processes.count > 1 else trainer.accelerator.unwrap_model(trainer.model)
-        found = run_benchmarks(config, run, lambda name, done, of: display.status(f"{name}: {done} of {of}"), model)
-        log_benchmarks(trainer, found)
+        target = find_target(str(run.root))
+        of_run = dataclasses.replace(config, model=dataclasses.replace(config.model, name=target.source))
+
+        def progress(name: str, done: int, total: int) -> None:
+            display.status(f"{name}: {done} of {total}")
+
+        log_benchmarks(trainer, run_evaluations(of_run, target, {}, None, progress, model))
 
 
 def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:

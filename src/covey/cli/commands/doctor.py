@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
     )
     config_arguments.add_arguments(parser)
     parser.add_argument("--try", dest="trial", action="store_true", help="also run three steps and time them")
-    parser.add_argument("--profile", action="store_true", help="also sample some problems and judge whether it can learn")
+    parser.add_argument("--profile", action="store_true", help="also sample some problems: can it learn?")
     parser.add_argument(
         "--device", action="store_true", help="check this machine's GPU (or CPU) instead: right numbers, and how fast"
     )

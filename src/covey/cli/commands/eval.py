@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = config_arguments.make_console(stderr=arguments.as_json)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from covey.evaluation.job import run_evaluations
+    from covey.evaluation.job import Selection, run_evaluations
     from covey.runlog import names
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
                 tasks[name] = bar.add_task(names.set_label(name), total=total)
             bar.update(tasks[name], completed=done)
 
-        how = {"every_row": arguments.every_row, "overwrite": arguments.overwrite}
+        how = {"selection": Selection("all") if arguments.every_row else None, "overwrite": arguments.overwrite}
         found = run_evaluations(config, target, paths, out, show, **how)
     if arguments.as_json:
         print_json([{"path": one.folder, "settings": one.settings, "metrics": one.summary} for one in found])

@@ -8,14 +8,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
+from covey.config import Config
 from covey.errors import ConfigError
-
-if TYPE_CHECKING:
-    from covey.config import Config
 
 
 def add_parser(commands: Any) -> None:
@@ -58,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.as_json:
         print_json(found)
     for name, value in found.items() if not arguments.as_json else ():
-        console.print(f"{name.replace('_', ' ')}: {_text(value, name)}", markup=False, highlight=False)
+        console.print(f"{name}: {_text(value, name)}".replace("_", " "), markup=False, highlight=False)
     return 0
 
 
@@ -72,11 +70,8 @@ def measure(config: Config, target: Any, console: Any, keep: tuple[float, float,
     from covey.training.checks.data import check_memory
 
     with console.status("Loading …") as status:
-
-        def progress(name: str, done: int, total: int) -> None:
-            status.update(f"Sampling … {done:,} of {total:,} completions, at most {config.profile.minutes:g} minutes")
-
-        found = profile(config, target, progress, keep)
+        text = f"Sampling, at most {config.profile.minutes:g} minutes: {{:,}} of {{:,}} completions"
+        found = profile(config, target, lambda _, done, total: status.update(text.format(done, total)), keep)
     model = AutoConfig.from_pretrained(check_model(config.model), **source_options(config.model))
     known: Any = SimpleNamespace(config=config, model=model, prompts=[range(found["longest_prompt"])])
     return {"memory": next(iter(check_memory(known))).result} | found
@@ -87,8 +82,7 @@ def _text(value: Any, name: str) -> str:
     from covey.evaluation.figures import estimate_text
 
     if isinstance(value, dict):
-        texts = {key: _text(one, name) for key, one in value.items() if not isinstance(one, Estimate) or one.value}
-        return ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in texts.items())
+        return ", ".join(f"{key} {_text(one, name)}" for key, one in value.items() if getattr(one, "value", 1))
     if isinstance(value, Estimate):
         return estimate_text(value, name)
     return f"{value:,.3g}" if isinstance(value, float) else str(value)

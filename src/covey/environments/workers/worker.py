@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import inspect
 import pickle
+import random
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import MappingProxyType
@@ -16,7 +18,6 @@ from covey.environments.contract import EnvironmentLostError, EnvironmentSource,
 from covey.environments.workers import results
 from covey.environments.workers.description import describe_class, describe_function
 from covey.environments.workers.messages import MAX_ANSWER, Answer, Done, Raised, Request
-from covey.environments.workers.seeding import seed_instance, seed_process, seed_shared
 from covey.errors import CoveyError
 from covey.importing import receive as receive_objects
 from covey.workers.channel import BadMessageError, receive, send_json
@@ -66,7 +67,7 @@ class EnvironmentWork:
 
     def serve(self, channel: socket.socket) -> None:
         """Do what is asked until the channel closes."""
-        seed_process(None)
+        _seed_process(None)
         while (request := receive(channel)) is not None:
             answer = self._answer(request)
             try:
@@ -90,7 +91,7 @@ class EnvironmentWork:
             case "reset":
                 row, seed = payload
                 if seed is not None:
-                    seed_instance(self._instance, seed)
+                    _seed_instance(self._instance, seed)
                 return results.observation(
                     self._run(self._instance.reset, (), reset_arguments(self._instance.reset, row))
                 )
@@ -113,7 +114,7 @@ class EnvironmentWork:
         if isinstance(key, tuple):
             return describe_function(made)
         self._instance = self._run(made, (), {})
-        seed_shared(self._instance)
+        _seed_shared(self._instance)
         return describe_class(type(self._instance))
 
     def _load(self, key: Any) -> Callable[..., Any]:
@@ -151,3 +152,49 @@ async def _result(returned: Any) -> Any:
 
 def _listed(answer: Answer) -> list[Any]:
     return ["done" if isinstance(answer, Done) else "raised", *answer]
+
+
+def _seed_process(seed: int | None) -> None:
+    """Seed the generators of `random`, NumPy and PyTorch, where they are loaded.
+
+    Args:
+        seed: None for new entropy: a fork would continue the stream of its parent.
+    """
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed(None if seed is None else seed % 2**32)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.seed() if seed is None else torch.manual_seed(seed % 2**63)
+
+
+def _seed_shared(instance: object) -> None:
+    """Give the generators of an instance's class and module new entropy: its process was forked from one that had
+    loaded them, and so were those of the other instances."""
+    _seed_held(instance, None, own=False)
+
+
+def _seed_instance(instance: object, seed: int) -> None:
+    """Seed the process, and the generators that an instance, its class and its module hold."""
+    _seed_process(seed)
+    _seed_held(instance, seed, own=True)
+
+
+def _seed_held(instance: object, seed: int | None, *, own: bool) -> None:
+    kind = type(instance)
+    holders = [*([instance] if own else []), *kind.__mro__[:-1], sys.modules.get(kind.__module__)]
+    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    held = [value for holder in holders for value in list(getattr(holder, "__dict__", {}).values())]
+    number = 0  # of generators, as the other attributes of an instance may differ
+    for generator in held:
+        one = None if seed is None else seed + number + 1
+        if isinstance(generator, random.Random):
+            generator.seed(one)
+        elif numpy is not None and isinstance(generator, numpy.Generator):
+            generator.bit_generator.state = type(generator.bit_generator)(one).state
+        elif numpy is not None and isinstance(generator, numpy.RandomState):
+            generator.seed(None if one is None else one % 2**32)
+        elif torch is not None and isinstance(generator, torch.Generator):
+            generator.seed() if one is None else generator.manual_seed(one % 2**63)
+        else:
+            continue
+        number += 1
