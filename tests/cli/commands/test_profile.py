@@ -88,7 +88,7 @@ def test_a_round_is_made_whatever_the_time(profile: Profile) -> None:
     [
         (["--keep", "0.1-0.9"], "--out FILE"),
         (["--keep", "10-90", "--out", "x"], "as in --keep 0.1-0.9"),
-        (["profile.split=hard"], "this data has the rows train"),
+        (["profile.split=validation"], "this data has the rows train"),
         (["profile.samples=4", "profile.group=8"], "profile.samples=4 is less than a group of 8"),
         (["profile.split=test", "dataset.test_size=8", "--keep", "0-1", "--out", "x"], "leave out profile.split=test"),
     ],

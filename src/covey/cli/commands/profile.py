@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.as_json:
         print_json(found)
     for name, value in found.items() if not arguments.as_json else ():
-        console.print(f"{name}: {_text(value, name)}".replace("_", " "), markup=False, highlight=False)
+        console.print(f"{name}: {_text(value, name) or '?'}".replace("_", " "), markup=False, highlight=False)
     return 0
 
 
@@ -82,7 +82,8 @@ def _text(value: Any, name: str) -> str:
     from covey.evaluation.figures import estimate_text
 
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_text(one, name)}" for key, one in value.items() if getattr(one, "value", 1))
+        shown = {key: one for key, one in value.items() if name != "outcomes" or one.value}
+        return ", ".join(f"{key} {_text(one, name)}" for key, one in shown.items())
     if isinstance(value, Estimate):
         return estimate_text(value, name)
     return f"{value:,.3g}" if isinstance(value, float) else str(value)
