@@ -227,7 +227,7 @@ def _sets(
         loaded = [(name, load_benchmark(name, config, paths)) for name in names]
         sets = [_Set(name, rows, "accuracy", rewarded=False, benchmark=True) for name, rows in loaded]
         return sets, load_tokenizer(config.model)
-    found = _held_out(config, selection and selection.split)
+    found = _held_out(config, selection.split if selection else None)
     columns = {name: rows.column_names for name, rows in found.evaluation.items()}
     left_out = check_columns_for(config, columns, rewarding)
     for note in left_out.values():
