@@ -19,7 +19,7 @@ from covey.config.secrets import redact, redact_words
 from covey.errors import ConfigError, CoveyError, EndedElsewhereError, printable
 
 _COMMANDS = (
-    *("init", "train", "launch", "eval", "compare", "view", "runs", "report", "audit", "vocab"),
+    *("init", "profile", "train", "launch", "eval", "compare", "view", "runs", "report", "audit", "vocab"),
     *("generate", "chat", "export", "expand-vocab", "push", "config", "doctor", "starter", "completion"),
 )
 """In the order of `covey --help`; each is a module of `covey.cli.commands`."""
@@ -32,6 +32,7 @@ _EPILOGUE = """examples:
   covey train environment=calculator                train an agent: the starter learns to call a calculator
   covey train dataset=gsm8k dataset.path=FILE       train on GSM8K's own JSONL
   covey init rows.jsonl                             look at rows of your own, and write a recipe for them
+  covey profile my_recipe.yaml                      find out in minutes whether that could learn
   covey train my_recipe.yaml training.max_steps=50  train a recipe, one key overridden
   covey train --multirun seed=1,2,3                 train once for each seed, and compare
   covey launch my_recipe.yaml --dry-run             what would be started on how many GPUs

@@ -15,7 +15,7 @@ from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.model import LoraConfig, ModelConfig
 from covey.config.groups.objectives import KLConfig, ObjectiveConfig
 from covey.config.groups.rewards import CodeConfig, RewardModelConfig, RewardsConfig
-from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig, SlurmConfig
+from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig, ProfileConfig, SlurmConfig
 from covey.config.groups.sampling import RolloutConfig, SpeedConfig
 from covey.config.groups.training import OWNED_ELSEWHERE, TrainingConfig, training_fields
 from covey.config.schema import Config
@@ -43,6 +43,7 @@ GROUPS: Mapping[str, type] = MappingProxyType(
         "rollout": RolloutConfig,
         "speed": SpeedConfig,
         "evaluation": EvaluationConfig,
+        "profile": ProfileConfig,
         "logging": LoggingConfig,
         "launch": LaunchConfig,
         "launch.slurm": SlurmConfig,

@@ -9,7 +9,7 @@ from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.model import ModelConfig
 from covey.config.groups.objectives import ObjectiveConfig, check_objective
 from covey.config.groups.rewards import RewardsConfig
-from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig
+from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig, ProfileConfig
 from covey.config.groups.sampling import RolloutConfig, SpeedConfig, check_rollout, check_token_budget
 from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, Group, option, show
@@ -66,6 +66,8 @@ class Config(Group):
     """Which repeated work is saved."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """When and how the model is evaluated on held-out problems."""
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+    """What `covey profile` samples."""
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     """What is logged and shown."""
     launch: LaunchConfig = field(default_factory=LaunchConfig)

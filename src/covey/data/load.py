@@ -60,6 +60,8 @@ class LoadedData:
     warnings: frozenset[str] = frozenset()
     """Those of the notes that make results doubtful: held-out problems that are also trained on, or parts of
     questions that no prompt holds."""
+    source: Table | None = None
+    """The training rows as they were read, in the order of `train`; None of drawn ones, and of mixtures."""
 
 
 def load(
@@ -91,11 +93,12 @@ def load(
         DataError: the data cannot be found, read, or used.
     """
     notes: list[str] = []
+    source = None
     needs = RowNeeds(answer_for, environment or EnvironmentConfig(), benchmark)
     if dataset.mixture.datasets:
         train, evaluation = blend(dataset, seed, notes, needs)
     elif dataset.path or dataset.id:
-        train, evaluation = _read(dataset, seed, notes, needs)
+        train, evaluation, source = _read(dataset, seed, notes, needs)
     elif not dataset.has_source:
         train, evaluation = episode_sets(dataset, seed, needs.environments)
     else:
@@ -104,10 +107,12 @@ def load(
     sets = {name: reading(rows.data) for name, rows in evaluation.items()}
     notes = list(dict.fromkeys([*notes, *repeats]))
     doubtful = frozenset([*repeats, *(note for note in notes if UNSEEN in note)])
-    return LoadedData(reading(train.data), sets, notes, doubtful)
+    return LoadedData(reading(train.data), sets, notes, doubtful, source)
 
 
-def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) -> tuple[Prepared, dict[str, Prepared]]:
+def _read(
+    dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds
+) -> tuple[Prepared, dict[str, Prepared], Table]:
     source = read_rows(dataset, notes, needs)
     columns = find_columns(source.train, dataset, needs)  # checked first: wrong columns are the likelier mistake
     try:
@@ -124,7 +129,7 @@ def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) 
     if chosen:
         evaluation["validation"] = prepare(train.select(chosen), dataset, notes, needs=needs)
     check_prompts_differ(source.train, columns, dataset, needs)
-    return prepared, evaluation
+    return prepared, evaluation, wanted
 
 
 def _hold_out_test(source: SourceRows, dataset: DatasetConfig, notes: list[str]) -> tuple[Table, Table | None]:
@@ -199,18 +204,21 @@ def filter_by_length(loaded: LoadedData, length: Length, truncate: CutLeft, data
         name: _filter(rows, name, length, truncate, dataset, notes)
         for name, rows in {"train": loaded.train, **loaded.evaluation}.items()
     }
-    return LoadedData(kept.pop("train"), kept, notes, loaded.warnings)
+    train, stay = kept.pop("train")
+    source = loaded.source.select(stay) if loaded.source is not None else None
+    return LoadedData(train, {name: rows for name, (rows, _) in kept.items()}, notes, loaded.warnings, source)
 
 
 def _filter(
     rows: datasets.Dataset, name: str, length: Length, truncate: CutLeft, dataset: DatasetConfig, notes: list[str]
-) -> datasets.Dataset:
+) -> tuple[datasets.Dataset, Sequence[int]]:
+    """The rows that stay, and their indices."""
     limit = dataset.max_prompt_length or 0
     prompts: list[Conversation] = [[dict(message) for message in prompt] for prompt in rows["prompt"]]
     lengths = length(prompts)
     overlong = [i for i, tokens in enumerate(lengths) if tokens > limit]
     if not overlong:
-        return rows
+        return rows, range(len(prompts))
     cut: dict[int, Conversation] = {}
     if dataset.overlong_prompts == "truncate":
         cut = _cut({i: (prompts[i], lengths[i]) for i in overlong}, limit, length, truncate)
@@ -233,7 +241,8 @@ def _filter(
             f"{len(dropped)} of {len(prompts)} {what} prompts are dropped, because they are longer than {limit} "
             f"tokens{even} (dataset.max_prompt_length)"
         )
-    return rows.select([i for i in range(len(prompts)) if i not in dropped]) if dropped else rows
+    stay = [i for i in range(len(prompts)) if i not in dropped]
+    return rows.select(stay) if dropped else rows, stay
 
 
 def _cut(
@@ -352,7 +361,7 @@ def write_rows(data: Any, folder: Path) -> dict[str, str]:
             "test."
         )
     texts = {
-        name: _json_lines(rows, "data" if splits.keys() == {"train"} else f"data[{name!r}]")
+        name: json_lines(rows, "data" if splits.keys() == {"train"} else f"data[{name!r}]")
         for name, rows in splits.items()
     }
     found = {}
@@ -366,8 +375,8 @@ def write_rows(data: Any, folder: Path) -> dict[str, str]:
     return found
 
 
-def _json_lines(data: Any, what: str) -> bytes:
-    """The rows as JSON, one a line."""
+def json_lines(data: Any, what: str) -> bytes:
+    """Rows as JSON, one a line; `data` as of `write_rows`, called `what` in errors."""
     lines = []
     for number, row in enumerate(_rows(data, what)):
         if not isinstance(row, Mapping):

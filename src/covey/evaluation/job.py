@@ -9,13 +9,14 @@ import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey import data
 from covey.answers import Outcome, Tags
 from covey.config import Config, DatasetConfig
+from covey.data.holdout import shuffled
 from covey.environments.runner import environment_rewards, running
 from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.grading import (
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from covey.evaluation.play import Players
-    from covey.rollout import InferenceEngine
+    from covey.rollout import InferenceEngine, SamplingSettings
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +138,18 @@ class _Set:
     benchmark: bool = False
 
 
+@dataclass(slots=True)
+class Selection:
+    """What is evaluated in place of the held-out sets."""
+
+    split: str
+    """`all` rows of a file in their order; or `train` or one held-out set, in an order drawn from the seed."""
+    sampling: SamplingSettings | None = None
+    """None takes that of the config."""
+    loaded: data.LoadedData = field(init=False)
+    """The rows, once they are read, as those to train on and as the only held-out set."""
+
+
 def run_evaluations(
     config: Config,
     target: Target,
@@ -145,7 +158,7 @@ def run_evaluations(
     progress: Progress,
     model: Any = None,
     *,
-    every_row: bool = False,
+    selection: Selection | None = None,
     overwrite: bool = False,
 ) -> list[StoredEvaluation]:
     """Evaluate on the benchmarks that the config names, or else on the held-out sets of its data.
@@ -157,7 +170,7 @@ def run_evaluations(
         out: the folder for the results, in place of the default; with one folder per set if there are several.
         progress: see `Progress`.
         model: the target's model, if it is loaded already.
-        every_row: evaluate on every row of the data in place of the held-out ones, as one set named `all`.
+        selection: what is evaluated in place of the held-out sets.
         overwrite: replace results of other settings, which are else refused. Those on the first of the problems are
             extended.
 
@@ -167,12 +180,13 @@ def run_evaluations(
     with running(config.environment) as environments:
         rewarding = () if environments is None else environment_rewards(config, environments)
         check_evaluation(config, rewarding)
-        sets, tokenizer = _sets(config, paths, rewarding, every_row=every_row)
+        sets, tokenizer = _sets(config, paths, rewarding, selection)
         from covey.evaluation.play import Players
-        from covey.evaluation.run import engine_of
+        from covey.evaluation.run import engine_of, sampling_of
 
         name = "local" if model is not None else config.evaluation.engine
         engine = engine_of(config, target, tokenizer, name, model)
+        sampling = (selection and selection.sampling) or sampling_of(config)
         longest, models = config.training.max_completion_length, reward_models(config.rewards)
         runner = RewardRunner.of(config.rewards, max_completion_length=longest, models=models)
         with closing(engine), runner:
@@ -182,7 +196,7 @@ def run_evaluations(
             for part in sets:
                 folder = _folder(config, target, part.name, out, several=len(sets) > 1)
                 with players.for_set(part.name, part.rows.column_names, benchmark=part.benchmark) as on_set:
-                    setup = _Setup(engine, name, tokenizer, runner, on_set)
+                    setup = _Setup(engine, name, tokenizer, runner, on_set, sampling)
                     found.append(_evaluate_set(config, target, part, folder, setup, progress, overwrite))
         return found
 
@@ -206,22 +220,24 @@ def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = 
 
 
 def _sets(
-    config: Config, paths: Mapping[str, str], rewarding: Sequence[str], *, every_row: bool
+    config: Config, paths: Mapping[str, str], rewarding: Sequence[str], selection: Selection | None
 ) -> tuple[list[_Set], Any]:
     """The sets of rows that are evaluated, and the tokenizer, which is loaded after the columns have been checked."""
     if names := config.evaluation.benchmarks:
         loaded = [(name, load_benchmark(name, config, paths)) for name in names]
         sets = [_Set(name, rows, "accuracy", rewarded=False, benchmark=True) for name, rows in loaded]
         return sets, load_tokenizer(config.model)
-    found = _held_out(config, every_row=every_row)
+    found = _held_out(config, selection.split if selection else None)
     columns = {name: rows.column_names for name, rows in found.evaluation.items()}
     left_out = check_columns_for(config, columns, rewarding)
     for note in left_out.values():
         logger.warning("%s", note)
     tokenizer = load_tokenizer(config.model)
-    if not every_row:
+    if selection is None or selection.split != "all":
         length = prompt_lengths(tokenizer, config.training.chat_template_kwargs)
         found = data.filter_by_length(found, length, cut_left(tokenizer), config.dataset)
+    if selection is not None:
+        selection.loaded = found
     most, grader = config.evaluation.max_problems, grader_name(config)
     return [
         _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader, rewarded=name not in left_out)
@@ -229,24 +245,31 @@ def _sets(
     ], tokenizer
 
 
-def _held_out(config: Config, *, every_row: bool) -> data.LoadedData:
-    """The data of a config, with the rows to evaluate on as its held-out sets."""
-    if every_row:
-        if not (config.dataset.path or config.dataset.id):
-            raise ConfigError(
-                "--all takes every row of a file or a hub dataset (dataset.path, dataset.id), and this data is "
-                f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
-            )
-        whole = replace(config.dataset, test_split=None, test_path=None, test_fraction=None, test_size=0)
-        rows = data.load(whole, config.seed, answer_for=answer_asked_by(config), environment=config.environment).train
-        return data.LoadedData(rows, {"all": rows}, [])
-    loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config), environment=config.environment)
-    if not loaded.evaluation:
+def _held_out(config: Config, split: str | None) -> data.LoadedData:
+    """The data of a config, with the rows to evaluate on as its held-out sets; with those of a `Selection.split` as
+    all that there is."""
+    settings = config.dataset
+    if split == "all" and not (settings.path or settings.id):
+        raise ConfigError(
+            "--all takes every row of a file or a hub dataset (dataset.path, dataset.id), and this data is "
+            f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
+        )
+    if split == "all":
+        settings = replace(settings, test_split=None, test_path=None, test_fraction=None, test_size=0)
+    loaded = data.load(settings, config.seed, answer_for=answer_asked_by(config), environment=config.environment)
+    if split is None and not loaded.evaluation:
         raise ConfigError(
             "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
             "take every row of a file with --all."
         )
-    return loaded
+    if split is None:
+        return loaded
+    sets = {"all" if split == "all" else "train": loaded.train, **loaded.evaluation}
+    if split not in sets:
+        raise ConfigError(f"profile.split={split} is not there: this data has the rows {', '.join(sets)}.")
+    order = range(len(sets[split])) if split == "all" else shuffled(len(sets[split]), config.seed)
+    source = loaded.source.select(order) if loaded.source and split == "train" else None
+    return replace(loaded, train=(rows := sets[split].select(order)), evaluation={split: rows}, source=source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +281,7 @@ class _Setup:
     tokenizer: Any
     runner: RewardRunner
     players: Players
+    sampling: SamplingSettings
 
 
 def _evaluate_set(
@@ -265,7 +289,7 @@ def _evaluate_set(
 ) -> StoredEvaluation:
     from transformers import TrainerState
 
-    from covey.evaluation.run import evaluate, sampling_of, whole_batches
+    from covey.evaluation.run import evaluate, whole_batches
 
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     template = config.training.chat_template_kwargs
@@ -298,7 +322,7 @@ def _evaluate_set(
             setup.engine,
             setup.tokenizer,
             part.rows,
-            sampling_of(config),
+            setup.sampling,
             num_samples=settings.num_samples,
             batch_size=settings.batch_size,
             seed=described["seed"],

@@ -34,6 +34,7 @@ def add_parser(commands: Any) -> None:
     )
     config_arguments.add_arguments(parser)
     parser.add_argument("--try", dest="trial", action="store_true", help="also run three steps and time them")
+    parser.add_argument("--profile", action="store_true", help="also sample some problems: can it learn?")
     parser.add_argument(
         "--device", action="store_true", help="check this machine's GPU (or CPU) instead: right numbers, and how fast"
     )
@@ -110,6 +111,13 @@ def _check_run(arguments: argparse.Namespace) -> int:
         measured = list(try_steps(composed.config, console, hardware))
         replaced = {CHECK} & {finding.check for finding in measured}
         findings = [*(one for one in findings if one.check not in replaced), *measured]
+    if arguments.profile and not not_run and worst(findings) is not Mark.WRONG:
+        from covey.cli.commands.profile import measure
+        from covey.evaluation.stored import find_target
+
+        profiled = measure(composed.config, find_target(composed.config.model.name), console)
+        mark = Mark.FINE if profiled["verdict"] == "learn" else Mark.WARNING
+        findings.append(PreflightFinding(mark, "profile", f"{profiled['verdict']}: {profiled['reason']}"))
     if as_json:
         found = [
             {"severity": one.mark.name.lower(), "check": one.check, "result": one.result, "advice": one.advice}

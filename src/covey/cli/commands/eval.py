@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = config_arguments.make_console(stderr=arguments.as_json)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from covey.evaluation.job import run_evaluations
+    from covey.evaluation.job import Selection, run_evaluations
     from covey.runlog import names
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
                 printed.add(twentieth)
                 console.print(f"{twentieth[0]}: {done:,} of {total:,} completions", highlight=False)
 
-        how = {"every_row": arguments.every_row, "overwrite": arguments.overwrite}
+        how = {"selection": Selection("all") if arguments.every_row else None, "overwrite": arguments.overwrite}
         found = run_evaluations(config, target, paths, out, show, **how)
     if arguments.as_json:
         print_json([{"path": one.folder, "settings": one.settings, "metrics": one.summary} for one in found])

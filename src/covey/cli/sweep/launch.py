@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.types import RunMode
 
-from covey.cli.hydra_app import hydra_app
+from covey.advice import install
+from covey.config.compose.group_files import CONF
 from covey.errors import ConfigError, CoveyError, one_line
 
 _ALLOWED = ("hydra/launcher", "hydra.launcher.", "hydra.job.env_set.", "hydra.job.env_copy")
@@ -46,7 +50,7 @@ def is_default_launcher(words: Sequence[str]) -> bool:
 
 def check_launcher(hydra_words: Sequence[str], config_dirs: Sequence[str]) -> None:
     """Raise a `ConfigError` unless the launcher is installed and knows its settings."""
-    with hydra_app(hydra_words) as hydra:
+    with _hydra_app(hydra_words) as hydra:
         hydra.compose_config(None, _overrides(hydra_words, config_dirs), run_mode=RunMode.MULTIRUN)
 
 
@@ -69,7 +73,7 @@ def launch(
         CoveyError: the launcher is not installed, or could not start or follow the jobs.
     """
     swept = [f"+job={','.join(map(str, numbers))}", f"hydra.sweep.dir={_quoted(str(folder.absolute()))}"]
-    with hydra_app(hydra_words) as hydra:
+    with _hydra_app(hydra_words) as hydra:
         try:
             hydra.multirun(None, task, [*_overrides(hydra_words, config_dirs), *swept], with_log_configuration=False)
         except (HydraException, ImportError):
@@ -100,3 +104,31 @@ def _overrides(words: Sequence[str], config_dirs: Sequence[str]) -> list[str]:
 def _quoted(text: str) -> str:
     escaped = text.replace("'", "\\'")
     return f"'{escaped}'"
+
+
+@contextmanager
+def _hydra_app(words: Sequence[str]) -> Iterator[Any]:
+    """Hydra's application object on Covey's primary config.
+
+    Args:
+        words: overrides of Hydra's own settings, for messages.
+
+    Raises:
+        ConfigError: a setting that Hydra does not know, or a plug-in that is not installed.
+    """
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF), job_name="covey"):
+        try:
+            yield GlobalHydra.instance().hydra
+        except (HydraException, ImportError) as error:
+            raise ConfigError(_message(error, words)) from error
+
+
+def _message(error: Exception, words: Sequence[str]) -> str:
+    text = one_line(error).partition(" Config search path:")[0]
+    name = next((word.partition("=")[2] for word in words if "hydra/launcher=" in word), "")
+    if name.startswith("submitit") and name in text:
+        return (
+            f"hydra/launcher={name} needs the package hydra-submitit-launcher, which is not installed here. Install "
+            f"Covey with the extra slurm: {install('slurm')}."
+        )
+    return f"Hydra rejects these settings: {text}"

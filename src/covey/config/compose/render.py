@@ -43,7 +43,7 @@ _NOT_COMPARED = frozenset(
 )
 """Keys that do not change what a run computes, besides those of `_NOT_COMPARED_GROUPS`."""
 
-_NOT_COMPARED_GROUPS = ("logging.", "launch.")
+_NOT_COMPARED_GROUPS = ("profile.", "logging.", "launch.")
 
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 _OTHER_LINE_ENDS = re.compile("[\x85\u2028\u2029]")

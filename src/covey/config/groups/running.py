@@ -93,6 +93,24 @@ class EvaluationConfig(Group):
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProfileConfig(Group):
+    """What `covey profile` samples, as training would, to say whether a run could learn its problems."""
+
+    PREFIX: ClassVar[str] = "profile."
+
+    group: int | None = option(None, low=2, high=1_000_000)
+    """Completions of a group, the G of pass@G; null takes `training.num_generations`."""
+    samples: int | None = option(None, low=2, high=1_000_000)
+    """Completions of each problem, not fewer than a group; null takes as many."""
+    split: str = option("train", choices=("train", "test", "validation", "hard", "single"))
+    """Which problems: those to train on, in a random order, or one of the held-out sets."""
+    problems: int | None = option(None, low=1)
+    """Most problems; null means 256, or with `--keep` every row, as far as the time allows."""
+    minutes: float = option(5.0, above=0, high=MAX_SECONDS / 60)
+    """Minutes of sampling and grading, after which no further round of problems begins; one round is always made."""
+
+
 _IN_WANDB = "'wandb' in trackers"
 
 
