@@ -91,7 +91,8 @@ def test_progress_into_a_pipe_is_lines(evaluate: Evaluate, tmp_path: Path) -> No
     assert code == 0
     assert re.findall(r"held-out: (\d+) of (\d+) completions", output) == [(str(done), "12") for done in (0, 4, 8, 12)]
     _, output = evaluate(tmp_path / "json", "evaluation.num_samples=2", "--json")
-    assert json.loads(output[output.index("[ {") :])[0]["metrics"]["accuracy"]["value"] >= 0
+    found, _ = json.JSONDecoder().raw_decode(output[output.index("[ {") :])  # on stdout, and the lines on stderr
+    assert found[0]["metrics"]["accuracy"]["value"] >= 0
 
 
 def test_overwriting_replaces_other_settings_only(evaluate: Evaluate, tmp_path: Path) -> None:
