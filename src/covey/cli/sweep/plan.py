@@ -12,7 +12,7 @@ from covey.cli.config_arguments import Request, check_names, default_name, print
 from covey.cli.sweep.expand import Variant, expand
 from covey.config import Composed, Config, compose
 from covey.config.compose.build import as_dict
-from covey.config.compose.derived_values import keep_held_out_seed
+from covey.config.compose.derived_values import keep_of_run
 from covey.config.compose.group_files import Roots
 from covey.errors import ConfigError, CoveyError, RunDirectoryError
 from covey.runlog.directory import RunDirectory
@@ -63,7 +63,7 @@ def make_plan(request: Request) -> SweepPlan:
         for job, config in zip(jobs, configs, strict=True)
     }
     for job, one in zip(jobs, composed, strict=True):  # as `compose` does where it knows the run's folder
-        if "dataset.seed" not in one.origins and keep_held_out_seed(values := as_dict(final[job.number])):
+        if keep_of_run(values := as_dict(final[job.number]), one.origins):
             dataset = dataclasses.replace(final[job.number].dataset, seed=values["dataset"]["seed"])
             final[job.number] = dataclasses.replace(final[job.number], dataset=dataset)
     finished = tuple(job.number for job in jobs if _is_finished(job, final[job.number], directory))

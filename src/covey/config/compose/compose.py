@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from covey.config.compose.build import build
-from covey.config.compose.derived_values import keep_held_out_seed, name_by_folder, with_held_out_seed
+from covey.config.compose.derived_values import keep_of_run, name_by_folder, with_held_out_seed
 from covey.config.compose.flags import Flag
 from covey.config.compose.group_files import Roots
 from covey.config.compose.overrides import read_overrides
@@ -112,8 +112,7 @@ def _compose(
             foreign = any(source.foreign for source in merging.users[:-1])
             merging.notes += name_by_folder(values, settings, path.stem if path else "", foreign=foreign)
             merging.notes += server_where_addressed(values)
-        if all(setting.key != "dataset.seed" for setting in settings):
-            merging.notes += keep_held_out_seed(values)
+        merging.notes += keep_of_run(values, {setting.key for setting in settings})
         config = build(values, world_size)
         for key, value in (("run_name", config.run_name or ""), ("output_dir", config.output_dir)):
             if redact(value) != value:

@@ -74,6 +74,7 @@ def drop_stale_weights(values: dict[str, Any], named: Collection[str], *, own: b
 _BATCH = ("per_device_train_batch_size", "generation_batch_size", "steps_per_generation")
 _ACCUMULATION, _RATE = "training.gradient_accumulation_steps", "training.learning_rate"
 _RATE_OF_ADAPTERS = 3e-4  # that of all weights is in config.yaml; benchmarks/first_defaults.md measures both
+_BEFORE = {"dataset.system_prompt": None, _RATE: 1e-6, _ACCUMULATION: 1}  # defaults of a pretrained model, once
 
 
 def fit_to_model(
@@ -151,19 +152,26 @@ def with_held_out_seed(stored: Mapping[str, Any]) -> dict[str, Any]:
     return {**stored, "dataset": {**data, "seed": stored["seed"]}}
 
 
-def keep_held_out_seed(values: dict[str, Any]) -> list[str]:
-    """Give a run that may be resumed the `dataset.seed` that it has: another one would hold out rows that it has been
-    trained on. Returns a note; changes the merged values."""
+def keep_of_run(values: dict[str, Any], typed: Collection[str]) -> list[str]:
+    """Give a run that may be resumed the `dataset.seed` that it has, as another one would hold out rows that it has
+    been trained on, and older defaults, where the user sets none. Returns notes; changes the merged values."""
     folder, name, resume = (values.get(key) for key in ("output_dir", "run_name", "resume"))
     if values.get("overwrite") or resume is False or not isinstance(values.get("dataset"), dict):
         return []
     named = isinstance(resume, str) and resume != "auto"
     run = Path(str(resume)).expanduser().parent if named else Path(str(folder or "out")) / str(name)
     try:
-        stored = with_held_out_seed(read_yaml(run / "config.yaml")).get("dataset") if named or name else None
+        stored = with_held_out_seed(read_yaml(run / "config.yaml")) if named or name else {}
     except ConfigError:  # missing, or damaged, of which the user is told when the run is resumed
         return []
-    if not isinstance(stored, dict) or not isinstance(found := stored.get("seed"), int) or found == 0:
-        return []
-    values["dataset"]["seed"] = found
-    return [f"dataset.seed={found}, as the run in {run} has it"]
+    notes = []
+    for key in ("dataset.seed", *_BEFORE):
+        group, _, last = key.partition(".")
+        there, here = stored.get(group), values.get(group)
+        if key in typed or not isinstance(there, dict) or not isinstance(here, dict) or last not in there:
+            continue
+        found, seed = there[last], last == "seed"
+        if found != here.get(last, 0 if seed else None) and (isinstance(found, int) if seed else found == _BEFORE[key]):
+            here[last] = found
+            notes.append(f"{key}={found}, as the run in {run} has it")
+    return notes
