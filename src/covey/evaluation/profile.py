@@ -148,7 +148,7 @@ def profile(
     tags, right = Tags(config.rewards.think_tag, config.rewards.answer_tag), counts(Outcome.RIGHT)
     said = [[without_tags(one["completion"].rpartition(f"</{tags.think}>")[2], tags) for one in p] for p in problems]
     empty = share_estimate([texts.count("") / samples for texts in said], len(completions))
-    chances = {f"pass@{k}": found.value for k in ks if (found := metrics.get(f"{names.CHANCE}pass@{k}"))}
+    chances = {f"pass@{k}": at.value for k in ks if (at := metrics.get(f"{names.CHANCE}pass@{k}"))}
     chance = chances.get(f"pass@{group}")
     verdict, reason = judge(right, samples, group, counts(*_FORMLESS), counts(*LOST), chance)
     rows, source = selection.loaded.train, selection.loaded.source
