@@ -3,8 +3,7 @@
 Recognised as they are written by TRL (`log_completions`, trainer/grpo_trainer.py), verl (`rollout_data_dir`,
 trainer/ppo/ray_trainer.py), prime-rl and verifiers (verifiers/utils/save_utils.py), AReaL (`dump_to_file`,
 areal/infra/workflow_executor.py), NeMo-RL (`train_data_step…`, nemo_rl/algorithms/grpo.py, utils/logger.py), OpenRLHF
-(openrlhf/cli/batch_inference.py), ms-swift (`log_completions`, swift/trainers/rlhf_trainer/grpo_trainer.py), SkyRL
-(`dump_eval_results`, skyrl_train/utils/trainer_utils.py) and Covey.
+(openrlhf/cli/batch_inference.py), ms-swift (trainers/rlhf_trainer/grpo_trainer.py), SkyRL (`dumped_evals`) and Covey.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from covey.data.files import DataRow, find_path, listing, read_files
 from covey.data.prompts import as_messages, question
 from covey.data.table import Table, WrittenFloat, dataset_of, encode
 from covey.errors import ConfigError, DataError
-from covey.runlog import RunDirectory, names
+from covey.runlog import RunDirectory
 
 _INSIDE = ("reference", "reward_spec.ground_truth", "env_extras.reward_spec.ground_truth")
 COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -77,7 +76,7 @@ def read_rollouts(paths: Sequence[str], given: Mapping[str, str]) -> Rollouts:
     """
     found, gold = Rollouts([], {}, [], {}, []), Path(given.get("gold", ""))
     named = {what: name for what, name in given.items() if what != "gold" or not gold.is_file()}
-    roots = [find_path(text, "ROLLOUTS") for text in paths]
+    roots = (find_path(text, "ROLLOUTS") for text in paths)
     places = [(path, root) for root in roots for path in _files(root) if path.stat().st_size]
     inside = {path: str(path.relative_to(root)) if root.is_dir() else path.name for path, root in places}
     held_out = [str(path) for path, name in inside.items() if _HELD_OUT.search(name)]
@@ -158,8 +157,7 @@ def _columns(table: Table, given: Mapping[str, str]) -> dict[str, list[str]]:
     floats = [name for name, kind in table.data.features.items() if str(getattr(kind, "dtype", "")).startswith("float")]
     functions = [name for name in floats if not _NO_REWARD.fullmatch(name)]
     (name,) = found.get("reward", [""])
-    summed = not {names.COLUMN_ADVANTAGE, "advantages"} & {*floats}
-    if summed or name not in ("", "acc"):  # else TRL, with a column of each and no sum
+    if not {"advantage", "advantages"} & {*floats} or name not in ("", "acc"):  # else TRL: a column of each, no sum
         functions = [one for one in table.inner_columns if one.startswith(f"{name}.")] or [name][: bool(name)]
     if functions:
         checked = [one for one in functions if _OF_ANSWERS.match(one)]
@@ -168,8 +166,7 @@ def _columns(table: Table, given: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _lines_as_rows(table: Table, columns: Mapping[str, list[str]]) -> Table:
-    """As rows, ms-swift's lines, which hold a list of each column, all as long, of no conversation in prompt and
-    completion."""
+    """As rows, ms-swift's lines: lists of all columns, as long as each other, of texts in prompt and completion."""
     first = {name: table.select([0]).values(name)[0] for name in table.columns}
     texts = [first.get(columns.get(what, [""])[0]) for what in ("prompt", "completion")]
     sizes = [len(one) for one in first.values() if isinstance(one, list)]
@@ -183,8 +180,8 @@ def _lines_as_rows(table: Table, columns: Mapping[str, list[str]]) -> Table:
         cells = (one if isinstance(one, list) else repeat(one, size) for one in line)
         rows += zip_longest(repeat(number, size), *cells)
     numbers, *values = zip(*rows, strict=True)
-    made = dataset_of(encode(dict(zip(held, values, strict=True))))
-    return Table(made, (replace(table.origins[0], numbers=numbers),))
+    origin = replace(table.origins[0], numbers=numbers)
+    return Table(dataset_of(encode(dict(zip(held, values, strict=True)))), (origin,))
 
 
 def _rows(table: Table, columns: Mapping[str, list[str]], step: int, notes: list[str]) -> Iterator[DataRow]:

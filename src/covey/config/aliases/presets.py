@@ -86,13 +86,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "maxent_grpo": Preset(
             "MaxEnt-GRPO",
             _names(
-                """train_grpo_objective kl_ctl_step_size grpo_beta_controller_enabled
-                grpo_loss_type gen_temperature gen_top_p gen_top_k gen_best_of vllm_url
-                vllm_return_logprobs vllm_request_logprobs vllm_sync_weights vllm_sync_interval_steps
-                vllm_stop_sequences vllm_request_timeout vllm_best_of vllm_max_completion_rounds vllm_retry_sleep
-                vllm_backfill_with_model log_like_grpo disable_distributed_sampler behavior_logprobs_source
-                policy_entropy_bonus_coef eval_dataset_name eval_dataset_split eval_dataset_prompt_column
-                eval_dataset_solution_column maxent baseline script"""
+                """train_grpo_objective kl_ctl_step_size grpo_beta_controller_enabled grpo_loss_type gen_temperature
+                gen_top_p gen_top_k gen_best_of vllm_url vllm_return_logprobs vllm_request_logprobs vllm_sync_weights
+                vllm_sync_interval_steps vllm_stop_sequences vllm_request_timeout vllm_best_of
+                vllm_max_completion_rounds vllm_retry_sleep vllm_backfill_with_model log_like_grpo
+                disable_distributed_sampler behavior_logprobs_source policy_entropy_bonus_coef eval_dataset_name
+                eval_dataset_split eval_dataset_prompt_column eval_dataset_solution_column maxent baseline script"""
             ),
             ("maxent_", "maxent.", "baseline.", "script.", "info_seed_", "seed_paper_", "seed_grpo_", "controller_"),
             r"Qwen/Qwen2\.5-(0\.5B|1\.5B|7B)(-Instruct)?",
@@ -100,13 +99,11 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "open_r1": Preset(
             "open-r1 (TRL 0.18 and older)",
             _names(
-                """hub_model_revision overwrite_hub_revision push_to_hub_revision wandb_run_group
-                system_prompt dataset_prompt_column dataset_mixture dataset_configs
-                cosine_min_value_wrong cosine_max_value_wrong cosine_min_value_correct cosine_max_value_correct
-                max_completion_len soft_punish_cache
-                code_language code_eval_test_batch_size code_eval_scoring_mode code_provider
-                parallel_code_exec_per_proc e2b_router_url morph_router_url piston_router_url ioi_provider
-                vllm_device vllm_dtype"""
+                """hub_model_revision overwrite_hub_revision push_to_hub_revision wandb_run_group system_prompt
+                dataset_prompt_column dataset_mixture dataset_configs cosine_min_value_wrong cosine_max_value_wrong
+                cosine_min_value_correct cosine_max_value_correct max_completion_len soft_punish_cache code_language
+                code_eval_test_batch_size code_eval_scoring_mode code_provider parallel_code_exec_per_proc
+                e2b_router_url morph_router_url piston_router_url ioi_provider vllm_device vllm_dtype"""
             ),
         ),
     }
