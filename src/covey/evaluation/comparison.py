@@ -182,7 +182,7 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
         if not found:
             advice = command("eval {run}", run=run)
             if script_of(RunDirectory(run).config) is not None:
-                advice = command("eval {run} dataset.path={rows}", run=run, rows="ROWS.jsonl")
+                advice = command("eval {run} dataset.path=FILE", run=run)
             raise RunDirectoryError(
                 f"{run} is neither an evaluation (it has no settings.json) nor a run directory with one in its "
                 f"evaluation/ that is finished. Make one with: {advice}"

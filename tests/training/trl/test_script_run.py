@@ -399,7 +399,7 @@ def test_eval_asks_for_problems_and_compare_compares(
     assert f"`covey eval {first} dataset=gsm8k`" in err
     code, _, err = covey("compare", str(first), str(second))
     assert code == 2
-    assert f"covey eval {first} dataset.path=ROWS.jsonl" in err
+    assert f"covey eval {first} dataset.path=FILE" in err
     words = ("dataset=gsm8k", f"dataset.path={rows}", "--all")
     for run in (first, second):  # its weights lie in its folder; in a checkpoint
         code, out, err = covey("eval", str(run), *words, "--json")
