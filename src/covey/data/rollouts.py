@@ -109,8 +109,8 @@ def read_rollouts(paths: Sequence[str], given: Mapping[str, str]) -> Rollouts:
         for row in found.rows:
             asked = question(row["prompt"] or "", drop_reply=False)
             if asked not in known:  # a template may have put more around it
-                inside = (one for one in answers if one == asked or one in asked)
-                known[asked] = answers.get(max(inside, key=len, default=""))
+                within = (one for one in answers if one == asked or one in asked)
+                known[asked] = answers.get(max(within, key=len, default=""))
             row["gold"] = known[asked]
     return found
 
