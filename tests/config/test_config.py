@@ -194,8 +194,8 @@ def test_removing_a_key_and_open_mappings():
         ("~training.min_p", "which is not set"),
         ("training.max_steps=soon", "must be an integer"),
         ("run_name=${nowhere}", "cannot be resolved"),
-        ("model=qwen3", r"The options of model are: qwen3_0\.6b, .*model\.name=qwen3"),
-        ("+experiment=quick", "The options of experiment are: quick_test"),
+        ("model=qwen3", r"The options of model are: deepseek.*, qwen3_0\.6b, .*model\.name=qwen3"),
+        ("+experiment=quick", r"The options of experiment are: full_training, .*quick_test"),
     ],
 )
 def test_keys_and_overrides_that_do_not_exist(override, nearest):

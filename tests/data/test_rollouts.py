@@ -123,6 +123,64 @@ def test_coveys_own(tmp_path: Path) -> None:
     assert _values(found, "step", "prompt", "reward", "gold", "group") == [(3, ASKED, 1.0, "2", "/0")]
 
 
+def test_ms_swift(tmp_path: Path) -> None:
+    """completions.jsonl: a line a generation, an object of lists; `gen_step` in newer versions, a column a reward."""
+    one = {"gen_step": [0, 0], "prompt": ["1+1?"] * 2, "completion": ["2", "3"], "advantages": [0.7, -0.7]}
+    two = {"gen_step": [4], "prompt": ["2+2?"], "completion": ["4"], "advantages": [0.0], "MathAccuracy": [0.5]}
+    path = _write(tmp_path / "completions.jsonl", one | {"MathAccuracy": [1.0, 0.25], "Format": [0.5, 0.5]}, two)
+    found = _read(path)
+    assert found.columns["reward"] == ["MathAccuracy", "Format"]
+    assert _values(found, "row", "step", "prompt", "completion", "reward") == [
+        (1, 0, "1+1?", "2", 1.0),
+        (1, 0, "1+1?", "3", 0.25),
+        (2, 4, "2+2?", "4", 0.5),
+    ]
+    talk = {"prompt": ASKED, "completion": [{"role": "assistant", "content": "2"}], "logps": [0.5], "reward": 1.0}
+    assert _values(_read(_write(tmp_path / "talk.jsonl", talk)), "prompt", "reward") == [(ASKED, 1.0)]
+
+
+def test_skyrl(tmp_path: Path) -> None:
+    """dumped_evals: {data source}.jsonl, a score a token or one, the answer deep inside; figures lie beside them."""
+    extras = {
+        "data_source": "gsm8k",
+        "reward_spec": {"method": "rule", "ground_truth": "2"},
+        "extra_info": {"index": 1},
+    }
+    row = {"input_prompt": "1+1?", "output_response": "2", "stop_reason": "length", "env_extras": extras}
+    folder = tmp_path / "dumped_evals" / "global_step_5_evals"
+    _write(folder / "gsm8k.jsonl", row | {"score": [0.0, 0.25, 0.5]}, row | {"score": [1.0, float("nan")]})
+    _write(folder / "aggregated_results.jsonl", {"eval/gsm8k/avg_score": 0.5})
+    found = _read(tmp_path)
+    assert _values(found, "step", "prompt", "completion", "reward", "gold", "truncated") == [
+        (5, "1+1?", "2", 0.75, "2", True),
+        (5, "1+1?", "2", None, "2", True),
+    ]
+    assert [Path(file).name for file in found.left_out] == ["aggregated_results.jsonl"]
+    assert found.notes == ["score holds a list of scores, one a token or turn: the reward is their sum."]
+    given = _read(tmp_path, completion="output_response", gold="env_extras.extra_info.index")
+    assert _values(given, "gold") == [("1",), ("1",)]
+    with pytest.raises(ConfigError, match=r"--gold env_extras\.nothing"):
+        _read(tmp_path, gold="env_extras.nothing")
+
+
+def test_held_out_files_are_not_pooled(tmp_path: Path) -> None:
+    """NeMo-RL writes both into one folder, prime-rl both into one step."""
+    for place in (
+        "train_data_step2.jsonl",
+        "val_data_step2.jsonl",
+        "step_3/train_rollouts.jsonl",
+        "step_3/eval/a.jsonl",
+    ):
+        _write(tmp_path / place, {"completion": place, "reward": 1.0})
+    found = _read(tmp_path)
+    assert {row["completion"] for row in found.rows} == {"train_data_step2.jsonl", "step_3/train_rollouts.jsonl"}
+    (note,) = found.notes
+    assert "val_data_step2.jsonl" in note
+    assert "step_3/eval/a.jsonl" in note
+    alone = _read(tmp_path / "val_data_step2.jsonl")
+    assert (len(alone.rows), alone.notes) == (1, [])
+
+
 def test_any_names(tmp_path: Path) -> None:
     path = _write(tmp_path / "x.jsonl", {"q": "1+1", "said": "2", "points": {"exact": 1, "style": 0.5}, "truth": 2.5})
     with pytest.raises(DataError, match=r"has no column that looks like completions \(completion,.*; it has q, said"):

@@ -52,7 +52,8 @@ def words(name: str, folder: Path) -> list[str]:
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name][0]), encoding="utf-8")
     here = ["model.name=starter", f"dataset.path={rows}", f"output_dir={folder / 'out'}", "run_name=run"]
     off = ["use_vllm=false", "attn_implementation=sdpa", "push_to_hub=false", "report_to=none"]
-    small = ["per_device_train_batch_size=14", "num_generations=14", "max_steps=2", "max_completion_length=16"]
+    group = 14 if "config_demo_code" in name else 16  # as docs/coming_from.md says
+    small = [f"per_device_train_batch_size={group}", "max_steps=2", "max_completion_length=16"]
     return [*here, *off, *small]
 
 

@@ -3,7 +3,7 @@
 Recognised as they are written by TRL (`log_completions`, trainer/grpo_trainer.py), verl (`rollout_data_dir`,
 trainer/ppo/ray_trainer.py), prime-rl and verifiers (verifiers/utils/save_utils.py), AReaL (`dump_to_file`,
 areal/infra/workflow_executor.py), NeMo-RL (`train_data_step…`, nemo_rl/algorithms/grpo.py, utils/logger.py), OpenRLHF
-(openrlhf/cli/batch_inference.py) and Covey.
+(openrlhf/cli/batch_inference.py), ms-swift (trainers/rlhf_trainer/grpo_trainer.py), SkyRL (`dumped_evals`) and Covey.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from dataclasses import replace
+from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,28 +22,30 @@ from covey.config.groups.dataset import DATA_FILES
 from covey.data.columns import ANSWER_NAMES, CONVERSATION_NAMES, PROMPT_NAMES, answer_text, usual_column
 from covey.data.files import DataRow, find_path, listing, read_files
 from covey.data.prompts import as_messages, question
-from covey.data.table import Table, WrittenFloat
+from covey.data.table import Table, WrittenFloat, dataset_of, encode
 from covey.errors import ConfigError, DataError
-from covey.runlog import RunDirectory, names
+from covey.runlog import RunDirectory
 
+_INSIDE = ("reference", "reward_spec.ground_truth", "env_extras.reward_spec.ground_truth")
 COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "completion": (
             *("completion", "response", "output", "generation", "generated_text", "model_output"),
-            *("completions", "responses", "outputs", "content", *CONVERSATION_NAMES),
+            *("completions", "responses", "outputs", "output_response", "content", *CONVERSATION_NAMES),
         ),
-        "prompt": (*PROMPT_NAMES, "prompts", "inputs"),
+        "prompt": (*PROMPT_NAMES, "prompts", "inputs", "input_prompt"),
         "reward": ("reward", "total_reward", "score", "rewards", "scores", "correct", "is_correct", "acc"),
-        "gold": ("gts", "gold", "gold_answer", "ground_truth", "reference_answer", *ANSWER_NAMES, "reference"),
-        "step": ("step", "global_step", "training_step", "iteration", "rollout_id"),
+        "gold": ("gts", "gold", "gold_answer", "ground_truth", "reference_answer", *ANSWER_NAMES, *_INSIDE),
+        "step": ("step", "gen_step", "global_step", "training_step", "iteration", "rollout_id"),
         "group": ("group", "group_id", "group_index", "prompt_group", "uid", "prompt_id", "example_id", "task_id"),
-        "truncated": ("truncated", "is_truncated", "finish_reason", "status"),
+        "truncated": ("truncated", "is_truncated", "finish_reason", "stop_reason", "status"),
     }
 )
 """What is read of a file, and the names to look for, in this order and ignoring case."""
 
 _OF_ANSWERS = re.compile(r"(?!.*format).*(accura|correct|answer|math|verif|exact|countdown)", re.IGNORECASE)
-_NO_REWARD = re.compile(r"advantage|environment_seconds|\w+_weight")
+_NO_REWARD = re.compile(r"advantages?|environment_seconds|\w+_weight")
+_HELD_OUT = re.compile(r"(?:^|[/_.-])(?:val|valid|validation|evals?|evaluation|test)(?=[/_.-])", re.IGNORECASE)
 _END = re.compile(r"(?:<\|(?:im_end|endoftext|eot_id|end_of_text|end)\|>|</s>|<eos>|<end_of_turn>|\s)+\Z")
 
 
@@ -56,7 +59,9 @@ class Rollouts(NamedTuple):
     """Of the first file, by what they hold; `compared` are the rewards that check answers, if that is known."""
     files: list[str]
     left_out: dict[str, list[str]]
-    """Files without completions, and their columns."""
+    """Files without completions, or without a column that was given, and their columns."""
+    notes: list[str]
+    """What was done with the files, once each."""
 
 
 def read_rollouts(paths: Sequence[str], given: Mapping[str, str]) -> Rollouts:
@@ -66,21 +71,31 @@ def read_rollouts(paths: Sequence[str], given: Mapping[str, str]) -> Rollouts:
         given: columns by what they hold; for `gold` also a file of questions and answers.
 
     Raises:
-        ConfigError: a file lacks a given column.
+        ConfigError: every file lacks a given column.
         DataError: one cannot be read, or none has completions.
     """
-    found, gold = Rollouts([], {}, [], {}), Path(given.get("gold", ""))
+    found, gold = Rollouts([], {}, [], {}, []), Path(given.get("gold", ""))
     named = {what: name for what, name in given.items() if what != "gold" or not gold.is_file()}
-    for root in (find_path(text, "ROLLOUTS") for text in paths):
-        for path in filter(lambda path: path.stat().st_size, _files(root)):
-            table = read_files([path], "ROLLOUTS")
+    roots = (find_path(text, "ROLLOUTS") for text in paths)
+    places = [(path, root) for root in roots for path in _files(root) if path.stat().st_size]
+    inside = {path: str(path.relative_to(root)) if root.is_dir() else path.name for path, root in places}
+    held_out = [str(path) for path, name in inside.items() if _HELD_OUT.search(name)]
+    if 0 < len(held_out) < len(inside):
+        places = [one for one in places if str(one[0]) not in held_out]
+        found.notes.append(f"Left out as evaluation by their names; named alone they are read: {listing(held_out)}")
+    for path, root in places:
+        table = read_files([path], "ROLLOUTS")
+        columns = _columns(table, named) if all(map(table.has, named.values())) else {}
+        if "completion" in columns:
+            table = _lines_as_rows(table, columns)
             columns = _columns(table, named)
-            if "completion" in columns:
-                found.columns.update({} if found.files else columns)
-                found.files.append(str(path))
-                found.rows.extend(_rows(table, columns, _step_of(path, root)))
-            else:
-                found.left_out[str(path)] = table.columns
+            found.columns.update({} if found.files else columns)
+            found.files.append(str(path))
+            found.rows.extend(_rows(table, columns, _step_of(path, root), found.notes))
+        else:
+            found.left_out[str(path)] = table.columns
+    if found.left_out and not found.rows:
+        _columns(table, named)  # raises for a column that was given
     for file, there in found.left_out.items() if not found.rows else ():
         raise DataError(
             f"{file} has no column that looks like completions ({', '.join(COLUMNS['completion'])}); it has "
@@ -142,7 +157,7 @@ def _columns(table: Table, given: Mapping[str, str]) -> dict[str, list[str]]:
     floats = [name for name, kind in table.data.features.items() if str(getattr(kind, "dtype", "")).startswith("float")]
     functions = [name for name in floats if not _NO_REWARD.fullmatch(name)]
     (name,) = found.get("reward", [""])
-    if names.COLUMN_ADVANTAGE not in floats or name not in ("", "acc"):  # else TRL, with a column of each and no sum
+    if not {"advantage", "advantages"} & {*floats} or name not in ("", "acc"):  # else TRL: a column of each, no sum
         functions = [one for one in table.inner_columns if one.startswith(f"{name}.")] or [name][: bool(name)]
     if functions:
         checked = [one for one in functions if _OF_ANSWERS.match(one)]
@@ -150,8 +165,31 @@ def _columns(table: Table, given: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def _rows(table: Table, columns: Mapping[str, list[str]], step: int) -> Iterator[DataRow]:
+def _lines_as_rows(table: Table, columns: Mapping[str, list[str]]) -> Table:
+    """As rows, ms-swift's lines: lists of all columns, as long as each other, of texts in prompt and completion."""
+    first = {name: table.select([0]).values(name)[0] for name in table.columns}
+    texts = [first.get(columns.get(what, [""])[0]) for what in ("prompt", "completion")]
+    sizes = [len(one) for one in first.values() if isinstance(one, list)]
+    talk = any(not isinstance(one, list) or not one or isinstance(one[0], dict) for one in texts)
+    if talk or len(sizes) < 3 or len({*sizes}) > 1:
+        return table
+    held = {name: table.values(name) for name in table.columns}
+    rows: list[tuple[Any, ...]] = []
+    for number, line in zip(table.origins[0].numbers, zip(*held.values(), strict=True), strict=True):
+        size = max((len(one) for one in line if isinstance(one, list)), default=1)
+        cells = (one if isinstance(one, list) else repeat(one, size) for one in line)
+        rows += zip_longest(repeat(number, size), *cells)
+    numbers, *values = zip(*rows, strict=True)
+    origin = replace(table.origins[0], numbers=numbers)
+    return Table(dataset_of(encode(dict(zip(held, values, strict=True)))), (origin,))
+
+
+def _rows(table: Table, columns: Mapping[str, list[str]], step: int, notes: list[str]) -> Iterator[DataRow]:
     held = {name: [*map(_single, table.values(name, WrittenFloat))] for name in chain.from_iterable(columns.values())}
+    for name in columns.get("reward", ()):
+        note = f"{name} holds a list of scores, one a token or turn: the reward is their sum."
+        if note not in notes and any(isinstance(value, list) for value in held[name]):
+            notes.append(note)
     tasks = table.values("task") if "task" in table.columns else [""] * len(table)
     for at, number in enumerate(table.origins[0].numbers):
         row = {what: held[columns[what][0]][at] if what in columns else None for what in COLUMNS}
@@ -192,7 +230,7 @@ def _conversation(prompt: Any, completion: Any) -> tuple[Any, Any]:
 
 def _number(value: Any) -> float | None:
     try:
-        number = float(value)
+        number = float(math.fsum(value) if value and isinstance(value, list) else value)
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) else None

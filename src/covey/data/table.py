@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -173,6 +173,13 @@ def _value(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
+def _field(value: Any, path: str) -> Any:
+    """A field of an object, or of one inside it; a name may have dots of its own."""
+    name, _, rest = path.partition(".")
+    found = value if isinstance(value, dict) else {}
+    return found.get(path) if path in found or not rest else _field(found.get(name), rest)
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """One file, or one split of a dataset on the hub."""
@@ -208,16 +215,22 @@ class Table:
 
     @property
     def inner_columns(self) -> list[str]:
-        """Fields of columns that hold objects, as `column.field`."""
+        """Fields of columns that hold objects, as `column.field`, and theirs, as `column.field.field`."""
         import pyarrow as pa
 
         schema = self.data.data.schema
-        objects = [entry for entry in schema if pa.types.is_struct(entry.type)]
-        found = [f"{entry.name}.{entry.type.field(i).name}" for entry in objects for i in range(entry.type.num_fields)]
-        for name in (entry.name for entry in schema if is_json(entry)):
-            keys = dict.fromkeys(key for value in self.values(name) if isinstance(value, dict) for key in value)
-            found += [f"{name}.{key}" for key in keys]
-        return found
+
+        def fields(name: str, kind: pa.DataType) -> Iterator[str]:
+            for inner in kind if pa.types.is_struct(kind) else ():
+                yield from (f"{name}.{inner.name}", *fields(f"{name}.{inner.name}", inner.type))
+
+        def keys(name: str, values: Iterable[Any]) -> Iterator[str]:
+            objects = [value for value in values if isinstance(value, dict)]
+            for key in dict.fromkeys(key for value in objects for key in value):
+                yield from (f"{name}.{key}", *keys(f"{name}.{key}", (value.get(key) for value in objects)))
+
+        found = [name for entry in schema for name in fields(entry.name, entry.type)]
+        return found + [one for field in schema if is_json(field) for one in keys(field.name, self.values(field.name))]
 
     def has(self, column: str) -> bool:
         """Whether there is such a column, or such a field of a column (`reward_model.ground_truth`)."""
@@ -230,8 +243,7 @@ class Table:
             found = list(self.data[column])
             return decode(found, number) if is_json(self.data.data.schema.field(column)) else found
         outer = next(name for name in self.columns if column.startswith(name + "."))
-        key = column[len(outer) + 1 :]
-        return [value.get(key) if isinstance(value, dict) else None for value in self.values(outer, number)]
+        return [_field(value, column[len(outer) + 1 :]) for value in self.values(outer, number)]
 
     def place(self, index: int) -> str:
         """Where a row was read: `line 7`, after the name of its file when there are several."""

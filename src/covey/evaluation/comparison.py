@@ -180,8 +180,9 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
         return []
     for run, found in held.items():
         if not found:
-            words = "eval {run}" if script_of(RunDirectory(run).config) is None else "eval {run} dataset.path={rows}"
-            advice = command(words, run=run, rows="ROWS.jsonl")
+            advice = command("eval {run}", run=run)
+            if script_of(RunDirectory(run).config) is not None:
+                advice = command("eval {run} dataset.path={rows}", run=run, rows="ROWS.jsonl")
             raise RunDirectoryError(
                 f"{run} is neither an evaluation (it has no settings.json) nor a run directory with one in its "
                 f"evaluation/ that is finished. Make one with: {advice}"

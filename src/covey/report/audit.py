@@ -60,7 +60,9 @@ def audit(rollouts: Rollouts, root: Path, right_at: float = 1.0, grader: str | N
     differ = [{name: row[name] for name in _TOLD} | {"verdict": row["outcome"]} for row in rows if row["disagreement"]]
     kinds = Counter(one["disagreement"] for one in differ)
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
-    checked = rewards and any(row["outcome"] not in _UNDECIDED for row in rows)
+    compared = sum(row["reward"] is not None and row["outcome"] not in _UNDECIDED for row in rows)
+    unread = [row["place"] for row in rows if row["reward"] is None] if "reward" in rollouts.columns else []
+    asked: list[Counter[str]] = []
     with run.lock("the audit"), run.guard("the audit"):
         run.clear()
         write_atomically(run.audit, "{}\n")  # from here on the folder is an audit's
@@ -72,22 +74,27 @@ def audit(rollouts: Rollouts, root: Path, right_at: float = 1.0, grader: str | N
             groups, flat = groups + counted, flat + without_signal
             writer.add(step, metrics)
             steps.append({names.STEP: step, **metrics})
+            asked.append(Counter(last_user_message(group[0]["prompt"]) for group in found if group[0]["prompt"]))
             _write(run, step, found)
         writer.flush()
+        of = sum(asked, Counter[str]())  # a prompt comes again in another step where training passes over data again
+        repeated = of.total() - (sum(map(len, asked)) if len(of) > 1 else 1)
         told: dict[str, Any] = {
             **{"files": rollouts.files, "left_out": [*rollouts.left_out], "columns": rollouts.columns},
+            **{"notes": rollouts.notes, "compared": compared, "unread": len(unread), "unread_at": unread[:1]},
+            **{"asked": of.total(), "prompts": len(of), "repeated": repeated, "most_asked": of.most_common(1)},
             **{"grader": grader, "right_at": right_at, "largest_reward": max(rewards, default=None), "kinds": kinds},
             **{"rows": len(rows), "graded": sum(row["outcome"] is not None for row in rows), "groups": groups},
             "groups_without_signal": len(flat) if rewards else None,
             "solved_without_signal": sum(all(row["rewarded"] for row in group) for group in flat),
-            "disagreements": differ if checked else None,
+            "disagreements": differ if compared else None,
             "steps": steps,
         }
         kept = [one for kind in kinds for one in [one for one in differ if one["disagreement"] == kind][:KEPT]]
         more = f" and {len(rollouts.files) - 1} more" if rollouts.files[1:] else ""
         ended = {"status": FINISHED, "reason": f"An audit of {len(rows):,} rollouts in {rollouts.files[0]}{more}"}
         write_atomically(root / "disagreements.jsonl", "".join(map(json_line, differ)))
-        write_atomically(run.audit, json.dumps(told | {"disagreements": kept if checked else None}, indent=2) + "\n")
+        write_atomically(run.audit, json.dumps(told | {"disagreements": kept if compared else None}, indent=2) + "\n")
         write_atomically(run.summary, json.dumps(ended) + "\n")
     return told
 

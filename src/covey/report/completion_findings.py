@@ -416,7 +416,8 @@ def rewards_disagree(run: Evidence) -> Finding | None:
         lacking = [what for what in ("reward", "gold") if what not in audit["columns"]]
         text = " ".join(f"--{what} NAME names the column." for what in lacking)
         text += " --gold FILE reads the answers from a file of questions and answers." if "gold" in lacking else ""
-        figure = f"no column of {' and '.join(lacking)}" if lacking else "no gold answer can be read"
+        unread = "gold answer" if audit["largest_reward"] is not None else "reward"
+        figure = f"no column of {' and '.join(lacking)}" if lacking else f"no {unread} can be read"
         return Finding("note", "The rewards were not checked", figure, text)
     parts = []
     for kind, count in audit["kinds"].items():
@@ -426,10 +427,12 @@ def rewards_disagree(run: Evidence) -> Finding | None:
         parts.append(f"{count:,} {kind}: in row {one['row']} of {one['file'].rpartition('/')[2]}, {what}.")
     if not parts:
         text = f"Every one is as the grader {audit['grader']} says."
-        return Finding("good", "The rewards agree with the grader", f"{audit['graded']:,} rollouts", text)
+        return Finding(
+            "good", "The rewards agree with the grader", f"{audit.get('compared', audit['graded']):,} rollouts", text
+        )
     if audit["largest_reward"] < audit["right_at"]:
         parts.append(f"The largest reward is below {audit['right_at']:g}: --right says from which an answer is right.")
-    figure = f"{sum(audit['kinds'].values()):,} of {audit['graded']:,} rollouts"
+    figure = f"{sum(audit['kinds'].values()):,} of {audit.get('compared', audit['graded']):,} rollouts"
     return Finding("warn", "Rewards and grader disagree", figure, " ".join(parts))
 
 
@@ -459,7 +462,28 @@ def length_drift(run: Evidence) -> Finding | None:
     return Finding("note", title, f"{early:,.0f} → {late:,.0f} letters", text)
 
 
-AUDIT_RULES: tuple[Rule, ...] = (rewards_disagree, groups_without_signal, length_drift)
+def rewards_unread(run: Evidence) -> Finding | None:
+    """Of an audit: rollouts whose reward is no number."""
+    for place in run.audit.get("unread_at", ()):
+        text = f"Their reward is NaN, infinite, null or text, first in {place} (row): they were not compared."
+        figure = f"{run.audit['unread']:,} of {run.audit['rows']:,} rollouts"
+        return Finding("warn", "Rewards that are no numbers", figure, text)
+    return None
+
+
+def prompts_repeat(run: Evidence) -> Finding | None:
+    """Of an audit: a tenth or more of the groups repeat a prompt within a step, or there is one prompt in all steps."""
+    audit = run.audit
+    if audit.get("repeated", 0) < max(2, 0.1 * audit.get("asked", 0)):
+        return None
+    ((prompt, most),) = audit["most_asked"]
+    text = f"{most:,} groups have one prompt, “{' '.join(prompt.split())[:_SHOWN]}”. Passes over the data do not "
+    text += "explain this: rows repeat, a problem is drawn again, or the prompt lacks what differs."
+    level: Level = "warn" if audit["repeated"] >= 0.5 * audit["asked"] else "note"
+    return Finding(level, "Prompts repeat", f"{audit['asked']:,} groups, {audit['prompts']:,} prompts", text)
+
+
+AUDIT_RULES: tuple[Rule, ...] = (rewards_disagree, rewards_unread, groups_without_signal, prompts_repeat, length_drift)
 EPISODE_RULES: tuple[Rule, ...] = (tools_unused, calls_fail, episodes_lost, turn_limit, environment_slow)
 GRADING_RULES: tuple[Rule, ...] = (
     *(copied_prompt, gold_value_missing, completions_empty, answers_missed, grader_lost, gold_unreadable),

@@ -217,6 +217,49 @@ def test_groups(covey: Command) -> None:
     assert (found["groups"], found["groups_without_signal"]) == (2, 0)
 
 
+def _findings(found: str) -> dict[str, dict[str, str]]:
+    return {one["rule"]: one for one in json.loads(found)["findings"]}
+
+
+def test_rewards_that_are_no_numbers(covey: Command) -> None:
+    """They are a finding, and the tick counts what was compared."""
+    rows = [_row(f"1+{at}", f"\\boxed{{{1 + at}}}", 1.0, str(1 + at)) for at in range(6)]
+    rows[2]["score"], rows[4]["score"] = float("nan"), None
+    rules = _findings(covey(_write("x.jsonl", *rows), "--json")[1])
+    assert (rules["rewards_disagree"]["level"], rules["rewards_disagree"]["figure"]) == ("good", "4 rollouts")
+    assert (rules["rewards_unread"]["level"], rules["rewards_unread"]["figure"]) == ("warn", "2 of 6 rollouts")
+    assert "first in x.jsonl, 3 (row)" in rules["rewards_unread"]["text"]
+    rules = _findings(covey(_write("x.jsonl", *(row | {"score": float("nan")} for row in rows)), "--json")[1])
+    assert rules["rewards_disagree"]["figure"] == "no reward can be read"
+    assert rules["rewards_unread"]["figure"] == "6 of 6 rollouts"
+
+
+def test_prompts_that_repeat(covey: Command) -> None:
+    """In a step, or over all steps; several passes over the data are no repetition."""
+
+    def rules(*asked: tuple[int, str]) -> dict[str, dict[str, str]]:
+        rows = [
+            {"step": step, "uid": uid, "prompt": prompt, "completion": f"{uid} {at}", "reward": at}
+            for uid, (step, prompt) in enumerate(asked)
+            for at in (0, 1)
+        ]
+        return _findings(covey(_write("x.jsonl", *rows), "--json")[1])
+
+    found = rules(*((0, "a") for _ in range(8)))["prompts_repeat"]
+    assert (found["level"], found["figure"]) == ("warn", "8 groups, 1 prompts")
+    assert "8 groups have one prompt, “a”" in found["text"]
+    assert rules(*((step, "a") for step in range(8)))["prompts_repeat"]["level"] == "warn"
+    assert "prompts_repeat" not in rules(*((step, prompt) for step in range(4) for prompt in "abcd"))
+
+
+def test_two_files_of_one_name_have_a_folder_each(covey: Command) -> None:
+    row = _row("1+1", "2", 1.0, "2")
+    one, two = _write("clean.jsonl", row), _write("b/clean.jsonl", row, row)
+    folders = [json.loads(covey(path, "--json")[1])["folder"] for path in (one, two, one, two)]
+    assert folders == ["out/audit-clean", "out/audit-clean-2"] * 2
+    assert json.loads(Path("out/audit-clean/audit.json").read_text())["rows"] == 1
+
+
 def test_hostile_texts(covey: Command) -> None:
     evil = "</script><script>alert(1)</script>"
     rows = [_row(evil, "<img src=x onerror=alert(2)>7", 1.0, "\x1b[31m8"), _row(evil, "9\x1b[31m", float("nan"), evil)]

@@ -115,3 +115,20 @@ def test_a_group_name_of_verl_hides_no_mistake(capsys: pytest.CaptureFixture[str
     assert "data.learning_rat is not a key that Covey knows." in capsys.readouterr().err
     assert main(["config", "trainer.n_gpus_per_node=2"]) == 2
     assert "launch.num_processes=2" in capsys.readouterr().err
+
+
+def test_names_of_llama_factory_ms_swift_and_a_recipe_misspelt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flag, value, key in (
+        ("finetuning_type", "lora", "model.lora.rank"),
+        ("stage", "grpo", "objective.name"),
+        ("rlhf_type", "grpo", "objective.name"),
+    ):
+        assert main(["config", f"--{flag}", value]) == 2
+        assert f"Did you mean {key}?" in capsys.readouterr().err
+    assert compose(split(["--vllm_gpu_util", "0.4"]).overrides).config.training.vllm_gpu_memory_utilization == 0.4
+    assert compose(["model.path=some/model"]).config.model.name == "some/model"
+    (tmp_path / "recipe.yaml").write_text("seed: 1\n")
+    assert main(["config", str(tmp_path / "recpie.yaml")]) == 2
+    assert f"Did you mean {tmp_path / 'recipe.yaml'}?" in capsys.readouterr().err

@@ -14,10 +14,11 @@ from compose_config import from_words, from_yaml, value_of
 from covey.advice import install
 from covey.config import Composed, compose, differences, load, split, to_yaml
 from covey.config.aliases import presets
-from covey.config.aliases.aliases import look_up, table
+from covey.config.aliases.aliases import PEERS, look_up, table
 from covey.config.aliases.presets import PRESETS
 from covey.config.compose.group_files import CONF
 from covey.config.groups.training import training_fields
+from covey.config.keys import Source
 from covey.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -156,7 +157,7 @@ def test_a_projects_own_key_selects_its_preset_for_a_model_that_the_user_names()
     for part in ("preset=none", "dataset=gsm8k", "learning_rate=3e-06", "model.lora.rank=32", "report_to=wandb"):
         assert part in note
     assert "beta=0.08" not in note
-    found = from_words("model.name=Qwen/Qwen3-0.6B", "exp_name=mine")
+    found = from_words("model.name=Qwen/Qwen3-0.6B", "logging.enabled=true", "exp_name=mine")
     assert_holds(found, {**RLVR_VOCAB, "dataset.id": "agentica-org/DeepScaleR-Preview-Dataset"})
     assert (found.config.output_dir, found.config.run_name) == ("out", "mine")
 
@@ -230,7 +231,7 @@ def test_whatever_the_user_sets_wins(selecting: str) -> None:
 
 def test_a_default_option_chosen_again_hides_nothing() -> None:
     """It is the name of the RLVR project's own file too."""
-    found = from_words("model.name=Qwen/Qwen3-0.6B", "exp_name=a", "training=grpo_default")
+    found = from_words("model.name=Qwen/Qwen3-0.6B", "dataset.val_split=test", "training=grpo_default")
     assert value_of(found, "training.learning_rate") == 5e-6
 
 
@@ -252,7 +253,7 @@ def test_values_that_exclude_each_other() -> None:
     [
         ("grpo.beta=0.01", "agent_tunix"),
         ("exp_name=a", "rlvr_vocab"),
-        ("wandb_entity=me", "open_r1"),
+        ("wandb_run_group=me", "open_r1"),
         ("gen_top_p=1.0", "maxent_grpo"),
     ],
 )
@@ -296,6 +297,51 @@ def test_a_written_config_selects_none(tmp_path: Path) -> None:
     path.write_text(to_yaml(config), encoding="utf-8")
     assert load(recipe=path) == config
     assert load(["grpo.beta=0.08"], path) == config
+
+
+SHARED = [
+    "init_kl_coef",
+    "init_kl_coeff",
+    "kl_target",
+    "kl_horizon",
+    "micro_batch_size",
+    "checkpoint_dir",
+    "exp_name",
+    "wandb_disabled",
+    "wandb_entity",
+    "chat_template",
+    "evaluation_strategy",
+    "cosine_max_len",
+    "repetition_n_grams",
+    "repetition_max_penalty",
+    "optimizer.lr",
+    "vllm_max_model_len",
+    "vllm_enable_prefix_caching",
+    "train_data_dir",
+]
+"""Names of the projects that OpenRLHF, axolotl, ms-swift, torchtune, open-instruct or kohya have too."""
+
+
+@pytest.mark.parametrize("model", ["some/model", "google/gemma-3-270m-it", "Qwen/Qwen2.5-1.5B-Instruct"])
+def test_names_that_several_tools_have_select_no_project(model: str) -> None:
+    """Of OpenRLHF, axolotl, ms-swift, torchtune: each sets its own counterpart, for a project's own model too."""
+    openrlhf = from_words("--pretrain", model, "dataset=gsm8k", "--init_kl_coef", "0.001", "--kl_target", "6")
+    assert (value_of(openrlhf, "training.beta"), openrlhf.config.output_dir) == (0.001, "out")
+    for words in (
+        ["base_model=" + model, "micro_batch_size=2", "chat_template=x"],
+        [f"model.name={model}", "exp_name=a"],
+    ):
+        found = from_words(*words, "dataset=gsm8k")
+        assert about_presets(found) == []
+        assert found.config == from_words(*words, "dataset=gsm8k", "preset=none").config
+    assert about_presets(openrlhf) == about_presets(from_words(f"model.name={model}", "optimizer.lr=1e-5")) == []
+
+
+def test_no_key_of_other_trainers_selects_a_project() -> None:
+    for name in (*PEERS, *SHARED):
+        assert not [key for key, preset in PRESETS.items() if preset.has(name)], name
+        assert presets.select(None, [Source(foreign_names=[name])]) is None
+    assert all(look_up(name) for name in SHARED)
 
 
 # --- the names themselves ------------------------------------------------------------------------------------------

@@ -41,15 +41,20 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.data.rollouts import read_rollouts
     from covey.report.audit import audit
     from covey.report.live import conclusions
+    from covey.report.load import read_mapping
     from covey.report.page import write_report
     from covey.runlog import RunDirectory
     from covey.training.display import print_findings
 
+    given = {name: value for name in _COLUMNS if (value := getattr(arguments, name)) is not None}
+    rollouts = read_rollouts(arguments.rollouts, given)
     name = Path(arguments.rollouts[0]).resolve().name.partition(".")[0]
     out = Path(arguments.out or Path("out", f"audit-{name}"))
+    number, first = 1, rollouts.files[:1]
+    while arguments.out is None and read_mapping(RunDirectory(out).audit).get("files", first)[:1] != first:
+        number, out = number + 1, Path("out", f"audit-{name}-{number + 1}")  # others' audits keep their folders
     root, page = (out.with_suffix(""), out) if out.suffix == ".html" else (out, None)
-    given = {name: value for name in _COLUMNS if (value := getattr(arguments, name)) is not None}
-    found = audit(read_rollouts(arguments.rollouts, given), root, arguments.right, arguments.grader)
+    found = audit(rollouts, root, arguments.right, arguments.grader)
     page, (_, findings) = write_report(root, page), conclusions(RunDirectory(root))
     if arguments.as_json:
         print_json(found | {"findings": findings, "folder": root, "page": page})
@@ -61,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     shown = [f"{what} = {name}" for what, name in read.items() if what != "compared" or name != read["reward"]]
     show(f"read: {', '.join(shown)}")
     if found["left_out"]:
-        show(f"Left out, as they have no completions: {', '.join(found['left_out'])}")
+        show(f"Left out, as they have no such columns: {', '.join(found['left_out'])}")
+    show("\n".join(found["notes"]) + "\n" * bool(found["notes"]), end="")
     print_findings(console, findings)
     for one in (found["disagreements"] or ())[:_SHOWN]:
         where, verdict = f"{one['file']}, row {one['row']}, step {one['step']}", one["verdict"].replace("_", " ")

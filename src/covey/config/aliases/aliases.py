@@ -47,8 +47,7 @@ _NAMES = {
     "dataset.mixture.test_split_size": "test_split_size",
     "dataset.test_size": "dataset.max_val_samples",
     # the weight of the KL divergence
-    "training.beta": "init_kl_coeff init_kl_coef kl_coef kl_penalty_beta objective.beta "
-    "objective.init_kl_coeff objective.init_kl_coef",
+    "training.beta": "kl_coef kl_penalty_beta objective.beta objective.init_kl_coeff objective.init_kl_coef",
     # sampling
     "training.temperature": "gen_temperature",
     "training.top_p": "gen_top_p",

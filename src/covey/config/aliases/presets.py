@@ -37,13 +37,15 @@ class Preset:
 
     title: str
     names: frozenset[str]
-    """Keys that only this project has: neither another one of these, nor TRL, nor Covey."""
+    """Keys that only this project has: neither another one of these, nor TRL, Covey or one of `peers.txt`."""
     prefixes: tuple[str, ...] = ()
     """The same, for all keys that begin so."""
     models: str = "(?!)"
     """Its own models, as a regular expression for their names."""
     recipe: str = ""
     """The recipe that has its defaults."""
+    shared: frozenset[str] = frozenset()
+    """Keys that other trainers have too: they only bring the note to a run of the starter."""
 
     def has(self, name: str) -> bool:
         """Whether a key is this project's own, in a group of its or without."""
@@ -60,36 +62,36 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "agent_tunix": Preset(
             "Agent-Tunix",
             _names(
-                """grpo generation micro_batch_size num_batches num_test_batches data_source
-                train_data_dir test_data_dir eval_every_n_steps save_interval_steps max_checkpoints_to_keep
-                checkpoint_dir intermediate_checkpoint_dir flush_every_n_steps max_generation_steps
-                model_family model_size model.model_family model.model_size lora_module_path model.lora_module_path
-                wandb_disabled"""
+                """grpo generation training.micro_batch_size num_batches num_test_batches data_source
+                eval_every_n_steps save_interval_steps max_checkpoints_to_keep intermediate_checkpoint_dir
+                flush_every_n_steps max_generation_steps model_family model_size model.model_family model.model_size
+                lora_module_path model.lora_module_path optimizer.learning_rate optimizer.max_grad_norm"""
             ),
-            ("grpo.", "generation.", "optimizer.", "scheduler."),
+            ("grpo.", "generation.", "scheduler."),
             r"(.*/)?gemma-3-.*",
             "recipes/gemma3_270m/grpo/agent_tunix.yaml",
+            _names("micro_batch_size checkpoint_dir train_data_dir test_data_dir wandb_disabled"),
         ),
         "rlvr_vocab": Preset(
             "the RLVR vocabulary project",
             _names(
-                """exp_name logging.enabled dataset.val_split dataset.max_val_samples
+                """logging.enabled dataset.val_split dataset.max_val_samples
                 dataset.ignore_sufficient_disk_space_check model.model_kwargs model.generation_kwargs"""
             ),
             ("model.model_kwargs.", "model.generation_kwargs."),
             r"Qwen/Qwen3-0\.6B",
             "recipes/qwen3_0.6b/grpo/rlvr_vocab.yaml",
+            _names("exp_name"),
         ),
         "maxent_grpo": Preset(
             "MaxEnt-GRPO",
             _names(
-                """train_grpo_objective init_kl_coeff init_kl_coef kl_target kl_horizon kl_ctl_step_size
-                grpo_beta_controller_enabled grpo_loss_type gen_temperature gen_top_p gen_top_k gen_best_of vllm_url
-                vllm_return_logprobs vllm_request_logprobs vllm_sync_weights vllm_sync_interval_steps
-                vllm_stop_sequences vllm_request_timeout vllm_best_of vllm_max_completion_rounds vllm_retry_sleep
-                vllm_backfill_with_model log_like_grpo disable_distributed_sampler behavior_logprobs_source
-                policy_entropy_bonus_coef eval_dataset_name eval_dataset_split eval_dataset_prompt_column
-                eval_dataset_solution_column maxent baseline script"""
+                """train_grpo_objective kl_ctl_step_size grpo_beta_controller_enabled grpo_loss_type gen_temperature
+                gen_top_p gen_top_k gen_best_of vllm_url vllm_return_logprobs vllm_request_logprobs vllm_sync_weights
+                vllm_sync_interval_steps vllm_stop_sequences vllm_request_timeout vllm_best_of
+                vllm_max_completion_rounds vllm_retry_sleep vllm_backfill_with_model log_like_grpo
+                disable_distributed_sampler behavior_logprobs_source policy_entropy_bonus_coef eval_dataset_name
+                eval_dataset_split eval_dataset_prompt_column eval_dataset_solution_column maxent baseline script"""
             ),
             ("maxent_", "maxent.", "baseline.", "script.", "info_seed_", "seed_paper_", "seed_grpo_", "controller_"),
             r"Qwen/Qwen2\.5-(0\.5B|1\.5B|7B)(-Instruct)?",
@@ -97,13 +99,11 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "open_r1": Preset(
             "open-r1 (TRL 0.18 and older)",
             _names(
-                """hub_model_revision overwrite_hub_revision push_to_hub_revision wandb_entity wandb_run_group
-                system_prompt chat_template dataset_prompt_column dataset_mixture dataset_configs
-                cosine_min_value_wrong cosine_max_value_wrong cosine_min_value_correct cosine_max_value_correct
-                cosine_max_len repetition_n_grams repetition_max_penalty max_completion_len soft_punish_cache
-                code_language code_eval_test_batch_size code_eval_scoring_mode code_provider
-                parallel_code_exec_per_proc e2b_router_url morph_router_url piston_router_url ioi_provider
-                vllm_device vllm_dtype vllm_max_model_len vllm_enable_prefix_caching evaluation_strategy"""
+                """hub_model_revision overwrite_hub_revision push_to_hub_revision wandb_run_group system_prompt
+                dataset_prompt_column dataset_mixture dataset_configs cosine_min_value_wrong cosine_max_value_wrong
+                cosine_min_value_correct cosine_max_value_correct max_completion_len soft_punish_cache code_language
+                code_eval_test_batch_size code_eval_scoring_mode code_provider parallel_code_exec_per_proc
+                e2b_router_url morph_router_url piston_router_url ioi_provider vllm_device vllm_dtype"""
             ),
         ),
     }
@@ -138,17 +138,20 @@ class Selection:
         return re.fullmatch(self.preset.models, name) is not None
 
 
-def select(chosen: str | None, sources: Iterable[Source]) -> Selection | None:
+def select(chosen: str | None, sources: Iterable[Source], *, starter: bool = False) -> Selection | None:
     """The preset that the user chose, or else the one whose own keys are used most.
 
     Args:
         chosen: the user's choice; `none` for none.
         sources: what recipes, config groups and the command line set.
+        starter: whether the run trains the built-in model, for which a selection is no more than a note.
     """
     if chosen is not None:
         return Selection(chosen, "") if chosen in PRESETS else None
     names = [name for source in sources for name in source.foreign_names]
     own = {key: [name for name in names if preset.has(name)] for key, preset in PRESETS.items()}
+    if starter and not any(own.values()):
+        own = {key: [name for name in names if name in preset.shared] for key, preset in PRESETS.items()}
     best = max(own, key=lambda key: len(set(own[key])))
     return Selection(best, own[best][0]) if own[best] else None
 
@@ -196,7 +199,7 @@ def not_applied(selection: Selection, values: Mapping[str, tuple[Any, Any]], why
     listed = ", ".join(f"{_short(key)}={show(there)} (here {show(here)})" for key, (there, here) in values.items())
     recipe = f", as {selection.preset.recipe} has them" if selection.preset.recipe else ""
     return (
-        f"{why} The defaults of {selection.preset.title} differ: {listed or 'in nothing'}. +preset={selection.name} "
+        f"{why} The defaults of {selection.preset.title} differ: {listed}. +preset={selection.name} "
         f"takes them where nothing else is set{recipe}; preset=none removes this note"
     )
 

@@ -6,7 +6,6 @@ import difflib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePath
 
 from covey.config.keys import Choice, did_you_mean
@@ -85,13 +84,11 @@ class Roots:
         if not self.is_group(choice.group):
             similar = did_you_mean(self.nearest_groups(choice.group))
             raise ConfigError(f"There is no config group {choice.group}{where}.{similar}")
-        like = partial(difflib.SequenceMatcher, b=str(choice.option))
-        near = sorted(self.options(choice.group), key=lambda option: -like(a=option).ratio())
         also = {
             "model": f" To train another model, set model.name={show(choice.option)}.",
             "dataset": " To use other data, set dataset.task=null with dataset.path=FILE or dataset.id=NAME.",
         }.get(choice.group, "")
         raise ConfigError(
             f"There is no option {choice.group}={show(choice.option)}{where}. The options of {choice.group} are: "
-            f"{', '.join(near)}.{also}"
+            f"{', '.join(self.options(choice.group))}.{also}"
         )

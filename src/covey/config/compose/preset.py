@@ -23,8 +23,8 @@ def with_preset(merging: Merging, values: dict[str, Any]) -> tuple[Merging, dict
     option = _chosen(merging)
     if merging.files.complete and option is None:
         return merging, values
-    selection = presets.select(option, merging.users)
     model = str((values.get("model") or {}).get("name") or ModelConfig().name)
+    selection = presets.select(option, merging.users, starter=model == ModelConfig().name)
     refused = ""
     if selection is None and option is None:
         selection, refused = _same_name(merging, model)
@@ -41,7 +41,7 @@ def with_preset(merging: Merging, values: dict[str, Any]) -> tuple[Merging, dict
     if refused:
         here = {key: _value(values, key) for key in holding if key not in _PLACE}
         differing = {key: (holding[key], value) for key, value in here.items() if value != holding[key]}
-        merging.notes.append(presets.not_applied(selection, differing, refused))
+        merging.notes += [presets.not_applied(selection, differing, refused)] if differing else []
         return merging, values
     groups = {choice.group: choice.option for choice in choices}
     tracked = "wandb" in str(_value(new, "training.report_to"))  # asked for by the user as well

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import yaml
 from covey.advice import command
 from covey.config.aliases.resolve import leaves
 from covey.config.groups.dataset import DATA_FILES
-from covey.config.keys import Written, check_length
+from covey.config.keys import Written, check_length, did_you_mean
 from covey.config.values import show
 from covey.config.yaml import check_yaml, yaml_problem
 from covey.errors import ConfigError
@@ -92,7 +93,9 @@ def find_recipe(name: str | Path) -> Path:
         if os.path.isfile(candidate):  # noqa: PTH113  False for a name too long as well
             return candidate
     looked = ", ".join(str(candidate) for candidate in candidates)
-    raise ConfigError(f"There is no recipe {name}. Looked for: {looked} (from {Path.cwd()}).")
+    there = [str(file) for file in path.parent.glob("*.y*ml")] if os.path.isdir(path.parent) else []  # noqa: PTH112
+    near = did_you_mean(difflib.get_close_matches(str(path), there, n=1, cutoff=0.7))
+    raise ConfigError(f"There is no recipe {name}.{near} Looked for: {looked} (from {Path.cwd()}).")
 
 
 def holds_rows(name: str | Path) -> bool:

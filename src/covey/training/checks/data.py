@@ -270,9 +270,9 @@ def check_form(known: Known) -> Iterator[PreflightFinding]:
 @check("benchmarks", Stage.MODEL)
 def check_benchmarks(known: Known) -> Iterator[PreflightFinding]:
     """Whether the benchmarks of the evaluations load: now, not after hours of training."""
-    from covey.evaluation.job import load_benchmark
+    from covey.evaluation.job import BENCHMARKS, load_benchmark, named
 
-    for name in known.config.evaluation.benchmarks:
+    for name in (one for one in known.config.evaluation.benchmarks if named(one) in BENCHMARKS):  # others: `settings`
         load_benchmark(name, known.config)
     yield from ()
 
