@@ -20,6 +20,7 @@ RECIPE = "recipes/smollm2_135m_instruct/grpo/arithmetic.yaml"
 SMALLER = ("dataset.test_size=64", "evaluation.num_samples=2")
 AS_IN_THE_RECIPE = (
     *("dataset.difficulty.min_digits=1", "dataset.difficulty.max_digits=2", "dataset.hard_size=0"),
+    "dataset.system_prompt=null",
     *("dataset.user_prompt_template='{prompt} Reply with the number only.'", "rewards.funcs=[accuracy]"),
     "training.max_completion_length=12",
 )
