@@ -34,7 +34,7 @@ EFFECTS = {
     "evaluations": """
         evaluation.every_steps evaluation.benchmarks evaluation.grader evaluation.num_samples evaluation.k
         evaluation.max_problems evaluation.temperature evaluation.max_completion_length evaluation.batch_size
-        evaluation.engine""",
+        evaluation.engine profile.group profile.samples profile.split profile.problems profile.minutes""",
     "what is logged, where and how often": """
         logging.completions_every_steps logging.sample_completions logging.mode training.report_to
         training.logging_strategy training.logging_first_step training.logging_nan_inf_filter

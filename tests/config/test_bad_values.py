@@ -140,7 +140,7 @@ def test_every_name_on_the_command_line(part: int) -> None:
         try:
             check_names(compose([word]).config)
         except CoveyError as error:
-            check_paragraph(error, word[:200], "override", name.rpartition(".")[2])
+            check_paragraph(error, word[:200], "override", name.rpartition(".")[2], "model.name=")
 
 
 @pytest.mark.parametrize("part", range(4))

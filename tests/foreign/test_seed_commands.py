@@ -114,7 +114,7 @@ def test_where_the_rest_differs_a_note_names_the_preset_and_the_recipe(command: 
 def test_what_does_not_fit_the_starter_is_refused_and_fits_a_model_of_ones_own(command: SeedCommand) -> None:
     with pytest.raises(ConfigError, match=r"num_generations=8 does not divide"):
         from_words(*words_of(command))
-    check_meaning(from_words(*words_of(command), "model=qwen3_0.6b"), command.meaning)
+    check_meaning(from_words(*words_of(command), "model=qwen3_0.6b", f"+preset={command.preset}"), command.meaning)
 
 
 @pytest.mark.parametrize("command", [one for one in TRAIN if one.changes and one.selects != "refused"], ids=name)

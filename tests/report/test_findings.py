@@ -385,6 +385,8 @@ PAID = {
 }
 PAID_TOO_MUCH = AGREED | {"disagreements": [PAID], "kinds": {"rewarded, not right": 9}, "largest_reward": 0.5}
 UNCHECKED = AGREED | {"disagreements": None, "columns": {"reward": ["score"]}}
+UNREAD = AGREED | {"unread": 13, "rows": 640, "unread_at": ["row 7 of a.jsonl"]}
+ASKED_AGAIN = AGREED | {"repeated": 5, "asked": 8, "prompts": 3, "most_asked": [("What is\n1 + 1?", 6)]}
 LETTERS, SOLVED = names.CHARACTERS, f"{names.PASSED}1"
 SPEAKS += [
     (completion_findings.rewards_disagree, _given(audit=AGREED), "good", "90 rollouts", "as the grader accuracy says"),
@@ -396,6 +398,20 @@ SPEAKS += [
         "9 rewarded, not right: in row 3 of 7.jsonl, the reward is 0.5 for “2”, and the gold answer “1”. The largest",
     ),
     (completion_findings.rewards_disagree, _given(audit=UNCHECKED), "note", "no column of gold", "--gold NAME names"),
+    (
+        completion_findings.rewards_unread,
+        _given(audit=UNREAD),
+        "warn",
+        "13 of 640 rollouts",
+        "first in row 7 of a.jsonl",
+    ),
+    (
+        completion_findings.prompts_repeat,
+        _given(audit=ASKED_AGAIN),
+        "warn",
+        "8 groups, 3 prompts",
+        "one prompt, “What is 1",
+    ),
     (completion_findings.groups_without_signal, _given(audit=AGREED), "warn", "4 of 8 groups", "throughout: 1, for"),
     (
         completion_findings.groups_without_signal,
@@ -435,6 +451,8 @@ SPEAKS += [
 ]
 SILENT: list[tuple[Rule, Evidence]] = [
     (completion_findings.rewards_disagree, _given()),
+    (completion_findings.rewards_unread, _given(audit=AGREED)),
+    (completion_findings.prompts_repeat, _given(audit=ASKED_AGAIN | {"repeated": 1})),
     (completion_findings.groups_without_signal, _given()),
     (completion_findings.groups_without_signal, _given(audit=AGREED | {"groups_without_signal": 0})),
     (completion_findings.length_drift, _given({LETTERS: lambda s: 100 + 100 * (s >= 25)})),

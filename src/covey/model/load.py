@@ -252,8 +252,9 @@ def _cannot_load(what: str, name: str, source: str, error: Exception) -> str:
     cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if not Path(source).is_dir():
         return (
-            f"There is no folder {name} here, and the hub gave no such model: {cause[:300].rstrip('.')}. Check the "
-            "name, the revision and the network (gated models need a login), or give the folder of a model saved here."
+            f"model.name={name} cannot be loaded: there is no such folder here, and the hub gave no such model: "
+            f"{cause[:300].rstrip('.')}. Check the name, the revision and the network (gated models need a login), or "
+            "give the folder of a model saved here."
         )
     advice = "One of its files may be damaged, a Git LFS pointer, or of a newer version: copy or download it again."
     return f"The {what} of model.name={name} cannot be loaded from {source}: {cause[:300].rstrip('.')}. {advice}"

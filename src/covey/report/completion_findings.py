@@ -416,7 +416,7 @@ def rewards_disagree(run: Evidence) -> Finding | None:
         lacking = [what for what in ("reward", "gold") if what not in audit["columns"]]
         text = " ".join(f"--{what} NAME names the column." for what in lacking)
         text += " --gold FILE reads the answers from a file of questions and answers." if "gold" in lacking else ""
-        unread = "gold answer" if audit["largest_reward"] is not None else "reward"
+        unread = "gold answer" if audit.get("largest_reward") is not None else "reward"
         figure = f"no column of {' and '.join(lacking)}" if lacking else f"no {unread} can be read"
         return Finding("note", "The rewards were not checked", figure, text)
     parts = []

@@ -391,8 +391,8 @@ def open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan, used
     run.summary.unlink(missing_ok=True)
     # Without the settings of this invocation only: run again, the file makes a complete new run.
     stored = dataclasses.replace(config, run_name=None, resume="auto", overwrite=False, stop_after_steps=None)
-    comment = f"# Used here in place of what stands below: {', '.join(used)}\n" if used else ""
-    write_atomically(run.config, comment + to_yaml(stored))
+    comment = f"# Used here in place of what stands above: {', '.join(used)}\n" if used else ""
+    write_atomically(run.config, to_yaml(stored) + comment)
     for step, checkpoint in run.complete_checkpoints():
         if step > plan.step:  # it was skipped: damaged in a way that file sizes do not show
             unmark(checkpoint)

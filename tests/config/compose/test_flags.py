@@ -16,7 +16,7 @@ HARD = [
     "line one\nline two\n\n  indented\t",
     "quotes ' and \" and `",
     "cost ${model.name} \\${x} \\\\${y} ${ $",
-    "back\\slash \\d+ \\n \\",
+    "back\\slash \\d+ \\w \\",
     "-1.0",
     "--not_a_flag at all",
     "007",

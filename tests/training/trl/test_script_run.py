@@ -126,7 +126,7 @@ def test_the_rows_hold_every_log_and_the_last_steps(trained: Path) -> None:
     assert "time/generation" not in rows[2]  # of an evaluation
     for step in (3, 4):  # the stages are means of the row's steps too, without the evaluation between them
         stages = [value for name, value in rows[step].items() if name in {metric for _, metric in STAGES}]
-        assert 0 < sum(stages) <= rows[step]["time/step"]
+        assert 0 < sum(stages) <= 1.1 * rows[step]["time/step"]  # of three steps it would be three times as much
     for step in (3, 4):
         completions = read_completions(trained / "completions" / f"step-{step:06d}.parquet")
         asked = {one["prompt"][-1]["content"] for one in completions}
@@ -398,13 +398,13 @@ def test_eval_asks_for_problems_and_compare_compares(
     assert f"{first} was trained by a script" in err
     assert f"`covey eval {first} dataset=gsm8k`" in err
     code, _, err = covey("compare", str(first), str(second))
-    assert code == 2
+    assert code == 1
     assert f"covey eval {first} dataset.path=FILE" in err
     words = ("dataset=gsm8k", f"dataset.path={rows}", "--all")
     for run in (first, second):  # its weights lie in its folder; in a checkpoint
         code, out, err = covey("eval", str(run), *words, "--json")
         assert code == 0, err
-        assert "covey: Graded by accuracy, as the rewards of a script are not Covey's" in err
+        assert "covey: Graded by exact_match, as the rewards of a script are not Covey's" in err
         (found,) = json.loads(out)
         assert found["path"] == str(run / "evaluation" / "all-final-sampled")
         assert found["settings"]["sampling"]["max_completion_length"] == 7  # the script's
