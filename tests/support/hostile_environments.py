@@ -172,7 +172,7 @@ ACTS: dict[str, Callable[[str], Any]] = {
     "other-json": lambda rest: [to_the_trainer(message(b'{"done": 1}')), time.sleep(1000)],
     "long": lambda rest: [to_the_trainer(struct.pack("!Q", 1 << 40)), time.sleep(1000)],
     "megabyte": lambda rest: "é" * (1 << 20),
-    "megabytes-of-list": lambda rest: [[1.5] * 1000] * 1000,
+    "megabytes-of-list": lambda rest: [[1.5] * 1000] * 300,
     "megabytes-of-dict": lambda rest: {"text": "y" * (1 << 20)},
     "megabytes-of-blocks": lambda rest: [{"type": "text", "text": "z" * (1 << 23)}],
     "object": lambda rest: object(),
