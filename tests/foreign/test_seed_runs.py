@@ -49,7 +49,8 @@ def small(command: SeedCommand, model: str) -> list[str]:
     data = ["dataset.path=words.jsonl", "dataset.answer_extractor=gsm8k"]
     data = data if words_in_gsm8k else ["dataset.path=problems.jsonl"]
     size = ["model.reasoning_vocab_size=full"] if command.meaning.get("model.reasoning_vocab_size") else []
-    return [*words, f"model.name={model}", *data, *size, *SIZES]
+    preset = [f"+preset={command.preset}"] if command.selects == "refused" else []  # for its larger batch
+    return [*words, f"model.name={model}", *preset, *data, *size, *SIZES]
 
 
 def only_run() -> Path:
