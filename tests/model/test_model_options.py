@@ -151,7 +151,7 @@ def test_adapters_of_a_starter_name_it_and_load_as_the_card_says(train: Train, t
     assert "in place of use_cpu=false and bf16=true" in out
     used = ["training.bf16=false", "training.use_cpu=true"]
     assert json.loads((run / "environment.json").read_text())["used"] == used
-    assert (run / "config.yaml").read_text().splitlines()[0].endswith(": training.bf16=false, training.use_cpu=true")
+    assert (run / "config.yaml").read_text().splitlines()[-1].endswith(": training.bf16=false, training.use_cpu=true")
     assert "| used instead | training.bf16=false, training.use_cpu=true |" in card
     code, out = train(*words, "training.bf16=true", "training.use_cpu=false")
     assert (code, "nothing is left to do" in out) == (0, True), out
