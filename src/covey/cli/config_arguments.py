@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -341,6 +342,36 @@ def make_console(*, stderr: bool = False) -> Console:
 
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=_WIDE)
+
+
+@contextmanager
+def sampling_progress(console: Console, before: str = "Loading") -> Iterator[Callable[[str, int, int], None]]:
+    """Context manager: shows how many completions of each set are sampled, as an `evaluation.job.Progress`: in bars on
+    a terminal, else in a line for each twentieth.
+
+    Args:
+        before: what is said until the first set begins.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from covey.runlog import names
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks, printed = dict[str, Any](), set[tuple[str, int]]()
+        loading = bar.add_task(before, total=None)
+
+        def show(name: str, done: int, total: int) -> None:
+            bar.update(loading, visible=False)
+            if name not in tasks:
+                tasks[name] = bar.add_task(names.set_label(name), total=total)
+            bar.update(tasks[name], completed=done)
+            twentieth = names.set_label(name), 20 * done // total
+            if bar.disable and twentieth not in printed:
+                printed.add(twentieth)
+                console.print(f"{twentieth[0]}: {done:,} of {total:,} completions", highlight=False)
+
+        yield show
 
 
 def _looks_like_recipe(word: str) -> bool:

@@ -119,21 +119,8 @@ def profile(
     more: dict[str, Any] = {"benchmarks": (), "num_samples": samples, "k": ks}
     more["max_problems"] = settings.problems or (256 if keep is None else None)
     more["batch_size"] = max(1, config.evaluation.batch_size // samples) * samples  # whole problems
-    given = {name: value for name in _SAMPLING if (value := getattr(training, name)) is not None}
-    selection, times = Selection(settings.split, SamplingSettings(**given)), list[float]()
-
-    def timed(name: str, done: int, total: int) -> None:
-        times.append(time.monotonic())
-        progress(name, done, total)
-        spent = times[-1] - times[0]
-        if done and spent + spent / (len(times) - 1) > 60 * settings.minutes:  # another round would end too late
-            raise _TimeIsUpError
-
-    with temporary_folder("covey-profile-") as folder:
-        sampled = replace(config, evaluation=replace(config.evaluation, **more))
-        with suppress(_TimeIsUpError):
-            run_evaluations(sampled, target, {}, folder / "trial", timed, selection=selection)
-        completions = [*read_completions(folder / "trial")]
+    sampled = replace(config, evaluation=replace(config.evaluation, **more))
+    completions, loaded, seconds = _sampled(sampled, target, progress)
     if all(one["outcome"] is None for one in completions):
         raise ConfigError("No reward of this run says which answers are right, so set evaluation.grader.")
     problems, metrics = by_problem(completions), compute_metrics(completions, config.seed, ks, grader)
@@ -151,23 +138,41 @@ def profile(
     chances = {f"pass@{k}": at.value for k in ks if (at := metrics.get(f"{names.CHANCE}pass@{k}"))}
     chance = chances.get(f"pass@{group}")
     verdict, reason = judge(right, samples, group, counts(*_FORMLESS), counts(*LOST), chance)
-    rows, source = selection.loaded.train, selection.loaded.source
     kept = [at for at, count in enumerate(right) if keep and keep[0] <= count / samples <= keep[1]]
     if keep is not None:
-        table = source and source.select(kept)
-        written: Any = {name: table.values(name) for name in table.columns} if table else rows.select(kept)
+        table = loaded.source and loaded.source.select(kept)
+        written: Any = {name: table.values(name) for name in table.columns} if table else loaded.train.select(kept)
         with guard_disk(keep[2].name, keep[2].absolute().parent, elsewhere="name another file with --out"):
             write_atomically(keep[2], json_lines(written, "rows") if kept else b"")
     lengths = prompt_lengths(load_tokenizer(config.model), training.chat_template_kwargs)
-    longest, seconds = max(lengths(prompts_of(rows.select(range(len(problems)))))), times[-1] - times[0]
+    longest = max(lengths(prompts_of(loaded.train.select(range(len(problems))))))
     by = {"by_correctness": without_signal(lambda one: one["outcome"] == Outcome.RIGHT)}
     if all(one["reward"] is not None for one in completions):  # unless the held-out rows lack a column
         by["by_reward"] = without_signal(lambda one: one["reward"])
     outcomes = {str(outcome): metrics[f"grader/{outcome}"] for outcome in Outcome}
-    found: dict[str, Any] = {"problems": len(problems), "rows": len(rows), "samples": samples, "group": group}
+    found: dict[str, Any] = {"problems": len(problems), "rows": len(loaded.train), "samples": samples, "group": group}
     found |= {"kept": len(kept), "minutes": settings.minutes, "seconds": seconds, "longest_prompt": longest}
     found |= {"tokens_per_second": sum(one["length"] for one in completions) / seconds}
     found |= {"completion_length": metrics["completion_length"]}
     found |= {"outcomes": {**outcomes, "truncated": metrics["truncated"], "empty": empty}}
     found |= {"pass@k": {str(k): metrics[f"pass@{k}"] for k in ks}, "chance": chances, "groups_without_signal": by}
     return found | {"verdict": verdict, "reason": reason}
+
+
+def _sampled(config: Config, target: Target, progress: Progress) -> tuple[list[dict[str, Any]], Any, float]:
+    """The completions of as many problems as `profile.minutes` allow, the loaded data, and the seconds taken."""
+    times = list[float]()
+
+    def timed(name: str, done: int, total: int) -> None:
+        times.append(time.monotonic())
+        progress(name, done, total)
+        spent = times[-1] - times[0]
+        if done and spent + spent / (len(times) - 1) > 60 * config.profile.minutes:  # another round would end too late
+            raise _TimeIsUpError
+
+    given = {name: value for name in _SAMPLING if (value := getattr(config.training, name)) is not None}
+    selection = Selection(config.profile.split, SamplingSettings(**given))
+    with temporary_folder("covey-profile-") as folder:
+        with suppress(_TimeIsUpError):
+            run_evaluations(config, target, {}, folder / "trial", timed, selection=selection)
+        return [*read_completions(folder / "trial")], selection.loaded, times[-1] - times[0]

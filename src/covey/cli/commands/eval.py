@@ -75,28 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     config_arguments.print_notes(composed)
     console = config_arguments.make_console(stderr=arguments.as_json)
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from covey.evaluation.job import Selection, run_evaluations
-    from covey.runlog import names
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     out = None if arguments.out is None else Path(arguments.out)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks, printed = dict[str, Any](), set[tuple[str, int]]()  # without a terminal, lines are printed
-        loading = bar.add_task("Loading", total=None)
-
-        def show(name: str, done: int, total: int) -> None:
-            bar.update(loading, visible=False)
-            if name not in tasks:
-                tasks[name] = bar.add_task(names.set_label(name), total=total)
-            bar.update(tasks[name], completed=done)
-            twentieth = names.set_label(name), 20 * done // total
-            if bar.disable and twentieth not in printed:
-                printed.add(twentieth)
-                console.print(f"{twentieth[0]}: {done:,} of {total:,} completions", highlight=False)
-
-        how = {"selection": Selection("all") if arguments.every_row else None, "overwrite": arguments.overwrite}
+    how = {"selection": Selection("all") if arguments.every_row else None, "overwrite": arguments.overwrite}
+    with config_arguments.sampling_progress(console) as show:
         found = run_evaluations(config, target, paths, out, show, **how)
     if arguments.as_json:
         print_json([{"path": one.folder, "settings": one.settings, "metrics": one.summary} for one in found])

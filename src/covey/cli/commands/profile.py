@@ -69,9 +69,9 @@ def measure(config: Config, target: Any, console: Any, keep: tuple[float, float,
     from covey.model.load import check_model, source_options
     from covey.training.checks.data import check_memory
 
-    with console.status("Loading …") as status:
-        text = f"Sampling, at most {config.profile.minutes:g} minutes: {{:,}} of {{:,}} completions"
-        found = profile(config, target, lambda _, done, total: status.update(text.format(done, total)), keep)
+    before = f"Loading; sampling then takes at most {config.profile.minutes:g} minutes"
+    with config_arguments.sampling_progress(console, before) as show:
+        found = profile(config, target, show, keep)
     model = AutoConfig.from_pretrained(check_model(config.model), **source_options(config.model))
     known: Any = SimpleNamespace(config=config, model=model, prompts=[range(found["longest_prompt"])])
     return {"memory": next(iter(check_memory(known))).result} | found

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     folder = Path(arguments.run_dir)
     record = load_run(folder)
-    from covey.cli.config_arguments import make_console
+    from covey.cli.config_arguments import make_console, sampling_progress
     from covey.config import compose
     from covey.evaluation.stored import find_target
     from covey.report.page import write_vocabulary
@@ -83,8 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     reader = Reader(vocabulary.map, vocabulary.token_bytes)
     found = analyse(model, vocabulary, completions, reader, start=_start(record, vocabulary))
     if arguments.fold_gap:
-        with console.status("Evaluating with and without the reasoning tokens …"):
-            found["fold_gap"] = fold_gap(config, target, lambda *_: None, model)
+        with sampling_progress(console) as show:
+            found["fold_gap"] = fold_gap(config, target, show, model)
     out = Path(arguments.out) if arguments.out else folder
     out.mkdir(parents=True, exist_ok=True)
     page = write_vocabulary(record, found, out)
