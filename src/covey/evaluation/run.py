@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -160,20 +161,23 @@ def evaluate(
         return playing.sample(engine, rows, sampling, seed=seed_of_batch, starts=starts, **more)
 
     made: dict[int, list[GradedCompletion]] = {}
-    for first in range(0, len(batches), shard.count):
-        number = first + shard.index
-        here = min(number, len(batches) - 1)  # out of range where the other processes need this one
-        if number != here and not together:
-            continue
-        batch = batches[here] if number == here or playing is None else []  # with episodes it need not sample in vain
-        completions = generate_batch(batch, seed + kept + here * batch_size)
-        if number != here:
-            continue
-        made[number] = grade_batch(batch, completions, grade=grade, tags=tags or Tags(), prompt_prefix=prompt_prefix)
-        if on_batch is not None:
-            on_batch(made[number])
-        if on_progress is not None:
-            on_progress(kept + sum(map(len, made.values())), total)
+    with getattr(engine, "unchanging", nullcontext)():
+        for first in range(0, len(batches), shard.count):
+            number = first + shard.index
+            here = min(number, len(batches) - 1)  # out of range where the other processes need this one
+            if number != here and not together:
+                continue
+            in_vain = number != here and playing is not None  # with episodes it need not sample
+            batch = [] if in_vain else batches[here]
+            completions = generate_batch(batch, seed + kept + here * batch_size)
+            if number != here:
+                continue
+            how: dict[str, Any] = {"grade": grade, "tags": tags or Tags(), "prompt_prefix": prompt_prefix}
+            made[number] = grade_batch(batch, completions, **how)
+            if on_batch is not None:
+                on_batch(made[number])
+            if on_progress is not None:
+                on_progress(kept + sum(map(len, made.values())), total)
     for theirs in shard.gather(made):
         made |= theirs
     graded = [*done[:kept], *(completion for number in sorted(made) for completion in made[number])]

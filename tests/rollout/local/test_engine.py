@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.errors import EngineError
+from covey.evaluation.run import evaluate
 from covey.model.prompts import render
 from covey.rollout import LocalEngine, SamplingSettings, generate
+from covey.rollout.local import decode
 
 PROMPTS = [[{"role": "user", "content": text}] for text in ("What is 3 + 4?", "What is 120 + 4567?", "hello")]
 
@@ -115,3 +118,33 @@ def test_log_probabilities_are_returned_when_asked_for(model_and_tokenizer: tupl
         logits_TV = model.eval()(torch.tensor([[5, 6, 7, *one.ids]])).logits[0, 2:-1]
     expected_T = logits_TV.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0]
     assert torch.allclose(torch.tensor(one.logps), expected_T, atol=1e-5)
+
+
+def test_packed_weights_are_kept_while_weights_do_not_change(tiny_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made once for a whole evaluation; outside of it, each call samples from the weights of then."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    made, pack = list[Any](), decode.PlainDecoder.__init__
+    monkeypatch.setattr(decode.PlainDecoder, "__init__", lambda self, model: (made.append(self), pack(self, model))[1])
+    engine, greedy = LocalEngine(model, tokenizer, batch_size=1), SamplingSettings(12, temperature=0.0)
+    rows = Dataset.from_list([{"prompt": prompt, "answer": "7"} for prompt in PROMPTS])
+
+    def texts() -> list[str]:
+        return [
+            tokenizer.decode(greedy_by_hand(model, tokenizer, one, 12), skip_special_tokens=True) for one in PROMPTS
+        ]
+
+    torch.manual_seed(0)
+    before = texts()
+    found = evaluate(engine, tokenizer, rows, greedy, batch_size=2, seed=0)
+    assert [one.completion for one in found.completions] == before
+    assert len(made) == 1
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter)
+    assert [one.text for one in generate(engine, tokenizer, PROMPTS, greedy, seed=0)] == texts() != before
+    assert len(made) == 2
+    assert [
+        one.completion for one in evaluate(engine, tokenizer, rows, greedy, batch_size=2, seed=0).completions
+    ] == texts()
+    assert len(made) == 3

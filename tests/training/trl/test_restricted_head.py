@@ -215,7 +215,7 @@ def test_measuring_gives_the_log_probs_over_all_tokens() -> None:
             again = SharedScoring().score(model, *rows, restricted=lambda size: head.over(sampled, size))
     assert again is not None
     torch.testing.assert_close(again[0], kept, rtol=0, atol=1e-6)
-    torch.testing.assert_close(torch.cat(found), full[rows[1][:, -rows[2] :].bool()], rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.cat(found), full[rows[1][:, -rows[2] :].bool()], rtol=0, atol=4e-6)
     assert float((kept - full).max()) > 0.5
     assert float((kept - full).min()) > -1e-6  # a token is likelier among fewer
 
@@ -227,3 +227,72 @@ def test_rows_divided_within_a_process_are_refused() -> None:
         values = torch.zeros(5, 4), torch.zeros(V, 4), None, torch.zeros(5), 1.0, 8, None, 1.0, ("log_probs",)
         with pytest.raises(TrainingError, match="Start one process per GPU"):
             function.apply(*values)
+
+
+def head_by_definition(hidden: Any, weight: Any, bias: Any, targets: Any, factor: float) -> tuple[Any, Any]:
+    logits = torch.nn.functional.linear(hidden, weight, bias) * factor
+    logps = logits.log_softmax(-1)
+    return logps.gather(1, targets[:, None])[:, 0], -(logps.exp() * logps).sum(-1)
+
+
+@pytest.mark.parametrize(("of_logps", "of_entropy"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("temperature", "scale"), [(1.0, 1.0), (0.7, 1.0), (1.0, 0.5)])
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed-again"])
+def test_the_head_on_a_cpu_is_no_worse_than_trls(
+    monkeypatch: pytest.MonkeyPatch,
+    kept: bool,
+    temperature: float,
+    scale: float,
+    has_bias: bool,
+    of_logps: bool,
+    of_entropy: bool,
+) -> None:
+    """Values and gradients against all logits in float64, in several parts: at most three times TRL's error."""
+    monkeypatch.setattr(restricted_head, "KEPT", 2**25 if kept else 0)
+    monkeypatch.setattr(restricted_head, "LOGITS", 4 * 301)  # eight positions at a time
+    monkeypatch.setattr(restricted_head, "_CACHED", 3 * 301)
+    generator = torch.Generator().manual_seed(3)
+    made = [torch.randn(*shape, generator=generator) for shape in ((29, 16), (301, 16), (301,))]
+    targets = torch.randint(0, 301, (29,), generator=generator)
+    targets[3] = targets[4]
+    weights = [torch.randn(29, generator=generator) * wanted for wanted in (of_logps, of_entropy)]
+    trls = restricted_head._TRL._ChunkedLogProbFunction
+    rest = (temperature, 128, None, scale, ("log_probs", "entropy"))
+    found = []
+    for function, dtype in ((None, torch.float64), (trls, torch.float32), (True, torch.float32)):
+        hidden, weight, bias = (one.to(dtype, copy=True).requires_grad_() for one in made)
+        bias = bias if has_bias else None
+        if function is None:
+            outputs = head_by_definition(hidden, weight, bias, targets, scale / temperature)
+        else:
+            ours: Any = restricted_head.LogProbFunction(trls)
+            outputs = (trls if function is trls else ours).apply(hidden, weight, bias, targets, *rest)[:2]
+        used = [(one * by.to(dtype)).sum() for one, by in zip(outputs, weights, strict=True) if by.any()]
+        torch.stack(used).sum().backward()
+        found.append([one.detach().double() for one in (*outputs, hidden.grad, weight.grad)])
+        found[-1] += [] if bias is None else [bias.grad.double()]
+    for right, by_trl, own in zip(*found, strict=True):
+        assert float((own - right).abs().max()) <= 3 * float((by_trl - right).abs().max()) + 1e-6
+
+
+def test_what_the_head_on_a_cpu_is_not_for_is_computed_by_trl() -> None:
+    calls = []
+
+    class Original:
+        @staticmethod
+        def apply(*values: Any) -> tuple[None, ...]:
+            calls.append(values)
+            return (None,) * 5
+
+    head = restricted_head.LogProbFunction(Original)
+    hidden, weight, targets = torch.randn(3, 4), torch.randn(7, 4), torch.tensor([0, 1, 2])
+    taken = (hidden, weight, None, targets, 1.0, 8, None, 1.0, ("log_probs",))
+    assert head.apply(*taken)[1] is None
+    assert not calls
+    for at, value in ((0, hidden.bfloat16()), (1, weight.bfloat16()), (6, 3.0), (8, ("log_probs", "is_top1"))):
+        head.apply(*taken[:at], value, *taken[at + 1 :])
+        assert calls.pop()[at] is value
+    with torch.autocast("cpu"):
+        head.apply(*taken)
+    assert calls

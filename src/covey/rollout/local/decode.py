@@ -2,8 +2,9 @@
 
 With a small model and a handful of rows, much of a step is module overhead and waiting for weights. Here the weights
 are packed as oneDNN reads them fastest, queries, keys and values come from one product, and activations and residual
-additions are fused into the products. The packed weights are copies that live as long as one call of `sample`; the
-model itself is not changed. Other models decode through their modules, with `column_major` weights.
+additions are fused into the products. The packed weights are copies that live as long as one call of `sample`, or for
+as long as its caller says that the weights do not change; the model itself is not changed. Other models decode through
+their modules, with `column_major` weights.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from covey.rollout.local.compatibility import (
     unsupported_reason,
     unsupported_turns,
 )
+from covey.rollout.local.decode import PlainDecoder
 from covey.rollout.local.sampling import sample
 from covey.rollout.local.tokens import (
     FLUSH_EVERY,
@@ -94,6 +95,7 @@ class LocalEngine:
         self._autocast = autocast
         self._version: int | None = None
         self._conversation: Conversation | None = None
+        self._packed: dict[Any, PlainDecoder | None] | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -119,6 +121,15 @@ class LocalEngine:
             yield
         finally:
             self._conversation = outer
+
+    @contextmanager
+    def unchanging(self) -> Iterator[None]:
+        """Context manager: the weights stay as they are, so that their packed copies serve every call of `generate`."""
+        outer, self._packed = self._packed, {}
+        try:
+            yield
+        finally:
+            self._packed = outer
 
     def generate(
         self,
@@ -205,6 +216,7 @@ class LocalEngine:
             return None
         eos, pad = self._ends(model)
         matches, keeps = self._matches(model, prompts, begun=row_seeds is not None), self._keeps(model)
+        packed = {} if self._packed is None else self._packed
         done, rows = list[Completion](), list[TurnRow]()
         for batch in self._batches(prompts) or [slice(0, 0)]:  # with nothing to do, it may have to take part in others'
             turn = Turn(matches[batch]) if keeps else None
@@ -222,6 +234,7 @@ class LocalEngine:
                 row_seeds=None if row_seeds is None else row_seeds[batch],
                 interrupted=interrupted,
                 on_ended=_from(on_ended, batch.start),
+                packed=packed,
             )
             rows += [] if turn is None else turn.rows
         self._keep(prompts, done, rows)

@@ -59,6 +59,7 @@ def sample(
     row_seeds: Sequence[int] | None = None,
     interrupted: Callable[[], bool] | None = None,
     on_ended: Callable[[int, Completion], None] | None = None,
+    packed: dict[Any, PlainDecoder | None] | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt; consecutive equal prompts are prefilled once.
 
@@ -87,6 +88,7 @@ def sample(
             have not begun without a token. With sharded parameters the processes may differ in it.
         on_ended: called with the row and the completion of each row that has ended, as soon as that is known; at the
             end of a step, so that it may take its time but must not use the model.
+        packed: holds the packed weights of each model after the call, for further calls with the same weights.
 
     Raises:
         TrainingError: the logits are not finite.
@@ -101,7 +103,10 @@ def sample(
         raise ValueError("rows of a turn enter all at once")
     if row_seeds is not None and len(row_seeds) != len(prompt_ids):
         raise ValueError(f"{len(row_seeds)} seeds for {len(prompt_ids)} prompts")
-    decoder = plain_decoder(model) if any_has_work is None else None
+    packed = {} if packed is None else packed
+    if any_has_work is None and model not in packed:
+        packed[model] = plain_decoder(model)
+    decoder = packed.get(model) if any_has_work is None else None
     eos = list(dict.fromkeys((*eos_token_ids, *sampling.stop_token_ids)))
     limits = [min(one, sampling.max_completion_length) for one in max_lengths or ()]
     limits = limits or [sampling.max_completion_length] * len(prompt_ids)

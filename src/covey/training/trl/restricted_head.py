@@ -11,6 +11,8 @@ softmax.
 - With a repetition penalty, or softcapped logits and a reasoning vocabulary, no bias of TRL's function fits: the full
   vocabulary is then scored in plain PyTorch, for some positions at a time.
 
+- On a CPU in float32, `LogProbs` computes what TRL's function does with fewer passes over the logits.
+
 Knows the calling convention of the head's function, `trl.trainer.utils._ChunkedLogProbFunction`.
 """
 
@@ -23,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import trl.trainer.utils
 from torch.utils.checkpoint import checkpoint
 
@@ -43,6 +46,12 @@ NEVER = -3e4
 
 LOGITS = 2**24
 """Most logits that are computed at a time in plain PyTorch."""
+
+KEPT = 2**25
+"""Most logits whose exponentials `LogProbs` keeps for the backward pass, which otherwise computes them again."""
+
+_CACHED = 2**20
+"""Logits that several operations in a row find in a processor's cache."""
 
 Scores = tuple[torch.Tensor | None, ...]
 
@@ -66,10 +75,9 @@ class RestrictedHead:
             rows: all that are scored meanwhile.
             rows_per_forward: of each forward but the last.
         """
-        if self._vocabulary is None and rows.support is None and rows.penalty == 1.0 and self._full is None:
-            yield
-            return
-        head = RestrictedLogProb(_TRL._ChunkedLogProbFunction, self._vocabulary, rows, rows_per_forward, self._full)
+        head: Any = LogProbFunction(_TRL._ChunkedLogProbFunction)
+        if self._vocabulary is not None or rows.support is not None or rows.penalty != 1.0 or self._full is not None:
+            head = RestrictedLogProb(head, self._vocabulary, rows, rows_per_forward, self._full)
         with replaced(_TRL, _ChunkedLogProbFunction=head):
             yield
 
@@ -108,7 +116,7 @@ class _Head:
     def logits(self, hidden_mE: torch.Tensor, weight_UE: torch.Tensor, bias_U: torch.Tensor | None) -> torch.Tensor:
         """The model's own logits of the tokens whose rows these are, float32 `[m, U]`."""
         bias_U = None if bias_U is None else bias_U.to(hidden_mE.dtype)
-        logits_mU = torch.nn.functional.linear(hidden_mE, weight_UE.to(hidden_mE.dtype), bias_U).float() * self.scale
+        logits_mU = F.linear(hidden_mE, weight_UE.to(hidden_mE.dtype), bias_U).float() * self.scale
         return logits_mU if self.softcap is None else torch.tanh(logits_mU / self.softcap) * self.softcap
 
 
@@ -149,6 +157,134 @@ class _Positions:
         first_mC = self.seen[self.row] if ids_mC is None else self.seen[self.row[:, None], ids_mC]
         changed_mC = torch.where(logits_mC < 0, logits_mC * self.penalty, logits_mC / self.penalty)
         return torch.where(first_mC < self.column[:, None], changed_mC, logits_mC)
+
+
+class LogProbFunction:
+    """Stands in for TRL's function: `LogProbs` where that applies, else TRL's own."""
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def apply(
+        self,
+        hidden_NE: torch.Tensor,
+        weight_VE: torch.Tensor,
+        bias_V: torch.Tensor | None,
+        targets_N: torch.Tensor,
+        temperature: float,
+        chunk_size: int,
+        softcap: float | None,
+        scale: float,
+        outputs: tuple[str, ...],
+    ) -> Scores:
+        """As TRL's function."""
+        plain = all((one.device.type, one.dtype) == ("cpu", torch.float32) for one in (hidden_NE, weight_VE))
+        plain = plain and not torch.is_autocast_enabled("cpu") and not hasattr(weight_VE, "ds_status")
+        if softcap is None and plain and set(outputs) <= {"log_probs", "entropy"}:
+            factor = scale / temperature
+            scaled_NE = hidden_NE if factor == 1 else hidden_NE * factor
+            bias_V = bias_V if bias_V is None or factor == 1 else bias_V * factor
+            logps_N, entropy_N = LogProbs.apply(scaled_NE, weight_VE, bias_V, targets_N, "entropy" in outputs)
+            return logps_N, entropy_N, None, None, None
+        rest = (temperature, chunk_size, softcap, scale, outputs)
+        return tuple(self._original.apply(hidden_NE, weight_VE, bias_V, targets_N, *rest))
+
+
+class LogProbs(torch.autograd.Function):
+    """Log-probs of targets, and entropies, of the logits `hidden @ weight.T + bias`: float32, on a CPU.
+
+    The logits of some positions are in memory at a time, over the full vocabulary, so that every further operation
+    works in place on what a cache holds. With `p` the probabilities, `g` the gradient of the log-probs and `d` that of
+    the entropies `H`, the gradient of the logits is `g (onehot - p) - d p (log p + H)`. Without `d`, the factors of
+    `p` are applied to the hidden states and to the result in place of the logits.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_NE: torch.Tensor,
+        weight_VE: torch.Tensor,
+        bias_V: torch.Tensor | None,
+        targets_N: torch.Tensor,
+        with_entropy: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The log-probs and, if they are wanted, the entropies: `[N]` each, in nats."""
+        ctx.set_materialize_grads(False)
+        count, size = len(hidden_NE), len(weight_VE)
+        keeps = any(ctx.needs_input_grad[:3]) and count * size <= KEPT
+        exps_NV = hidden_NE.new_empty(count, size) if keeps else None
+        logps_N, total_N, apart_N, entropy_N = (hidden_NE.new_empty(count) for _ in range(4))
+        for part, logits_mV in _logits(hidden_NE, weight_VE, bias_V, exps_NV):
+            for rows in _slices(len(logits_mV), _CACHED // size):
+                logits, at = logits_mV[rows], slice(part.start + rows.start, part.start + rows.stop)
+                target_m1, top_m1 = logits.gather(1, targets_N[at, None]), logits.amax(1, keepdim=True)
+                logits.sub_(top_m1)
+                below = logits.clone() if with_entropy else logits
+                sum_m = logits.exp_().sum(1)
+                if with_entropy:
+                    entropy_N[at] = sum_m.log() - torch.linalg.vecdot(logits, below) / sum_m
+                total_N[at] = top_m1[:, 0] + sum_m.log()
+                apart_N[at] = sum_m.reciprocal_()
+                logps_N[at] = target_m1[:, 0]
+        logps_N -= total_N
+        ctx.save_for_backward(hidden_NE, weight_VE, bias_V, targets_N, total_N, apart_N, entropy_N, exps_NV)
+        return logps_N, entropy_N if with_entropy else None
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of hidden states, weight and bias."""
+        hidden_NE, weight_VE, bias_V, targets_N, total_N, apart_N, entropy_N, exps_NV = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        grad_N, grad_entropy_N = (one if one is None else one.contiguous() for one in grads)
+        grad_N = torch.zeros_like(total_N) if grad_N is None else grad_N
+        of_hidden = F.embedding(targets_N, weight_VE).mul_(grad_N[:, None]) if needs_hidden else None
+        of_weight = torch.zeros_like(weight_VE) if needs_weight else None
+        of_bias = torch.zeros_like(bias_V) if needs_bias else None
+        kept_NV = exps_NV if grad_entropy_N is None else None
+        parts = _logits(hidden_NE, weight_VE, bias_V) if kept_NV is None else [(slice(0, len(kept_NV)), kept_NV)]
+        for part, found_mV in parts:
+            factor_m = -grad_N[part]
+            if kept_NV is not None:
+                factor_m *= apart_N[part]
+            for rows in _slices(len(found_mV), _CACHED // len(weight_VE)) if kept_NV is None else ():
+                logps, at = found_mV[rows], slice(part.start + rows.start, part.start + rows.stop)
+                logps.sub_(total_N[at, None])
+                if grad_entropy_N is None:
+                    logps.exp_()
+                    continue
+                factor = grad_N[at, None] + (logps + entropy_N[at, None]).mul_(grad_entropy_N[at, None])
+                logps.exp_().mul_(factor)
+            if grad_entropy_N is not None:
+                factor_m = -torch.ones_like(factor_m)
+            if of_hidden is not None:
+                of_hidden[part] += (found_mV @ weight_VE).mul_(factor_m[:, None])
+            if of_weight is not None:
+                of_weight.addmm_(found_mV.T, hidden_NE[part] * factor_m[:, None])
+            if of_bias is not None:
+                of_bias.addmv_(found_mV.T, factor_m)
+        if of_weight is not None:
+            of_weight.index_add_(0, targets_N, hidden_NE * grad_N[:, None])
+        if of_bias is not None:
+            of_bias.index_add_(0, targets_N, grad_N)
+        return of_hidden, of_weight, of_bias, None, None
+
+
+def _slices(count: int, size: int) -> Iterator[slice]:
+    size = max(1, size)
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _logits(
+    hidden_NE: torch.Tensor, weight_VE: torch.Tensor, bias_V: torch.Tensor | None, out_NV: torch.Tensor | None = None
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """The logits of some positions at a time, each in the memory of the last, or all in `out_NV`."""
+    size = 2 * LOGITS // len(weight_VE) if out_NV is None else len(out_NV)
+    for part in _slices(len(hidden_NE), size):
+        if out_NV is None:
+            out_NV = hidden_NE.new_empty(part.stop - part.start, len(weight_VE))
+        logits_mV = out_NV[: part.stop - part.start]
+        torch.mm(hidden_NE[part], weight_VE.T, out=logits_mV)
+        yield part, logits_mV if bias_V is None else logits_mV.add_(bias_V)
 
 
 class RestrictedLogProb:
