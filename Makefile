@@ -16,6 +16,8 @@ setup: ## create or repair the environment, with the developers' tools
 JOBS ?= 2
 PYTEST := $(PYTHON_IN) -m pytest -n $(JOBS) --dist loadfile
 test test-slow: export OMP_NUM_THREADS = 1
+# The tests start hundreds of processes. An image that sets this would have each of them compile Covey again, 2 seconds.
+test test-slow test-adapters test-real: export PYTHONDONTWRITEBYTECODE =
 test: setup ## run the fast tests: under 10 minutes on two cores; ARGS is passed to pytest
 	$(PYTEST) -m "not slow and not gpu and not vllm and not real" $(ARGS)
 

@@ -93,7 +93,8 @@ class Case:
         values = OmegaConf.to_container(found, resolve=True)
         assert isinstance(values, dict)
         data, asked = values["dataset"], yaml.safe_load((CONF / "dataset" / "arithmetic.yaml").read_text("utf-8"))
-        if values["model"].get("name", "starter") == "starter" and data["system_prompt"] == asked["system_prompt"]:
+        name = (values.get("model") or {}).get("name", "starter")
+        if name == "starter" and data["system_prompt"] == asked["system_prompt"]:
             data["system_prompt"] = None  # which Covey alone does: a starter knows the form
         return {str(key): value for key, value in values.items()}
 

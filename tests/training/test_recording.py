@@ -134,8 +134,8 @@ def test_a_run_records_all_that_its_report_shows(tiny_model: str, tmp_path: Path
     assert len(rows) == 16
     assert [one[names.COLUMN_GROUP] for one in rows[:8]] == [0] * 4 + [1] * 4
     for one in rows:
-        question = one[names.COLUMN_PROMPT][-1]["content"]
-        assert one[names.COLUMN_RENDERED] == f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+        turns = [f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in one[names.COLUMN_PROMPT]]
+        assert one[names.COLUMN_RENDERED] == "".join(turns) + "<|im_start|>assistant\n"
         assert one[names.COLUMN_OUTCOME] in {"right", "wrong", "unparsable_prediction"}
         assert 1 <= one[names.COLUMN_LENGTH] <= 8
         assert one[names.COLUMN_TRUNCATED] <= (one[names.COLUMN_LENGTH] == 8)

@@ -344,6 +344,7 @@ def _check_adapters(lora: LoraConfig, empty: Any) -> None:
     try:
         config: Any = lora_config(lora) if folder is None else PeftConfig.from_pretrained(str(folder))
         config.use_dora = False  # its norms would need weights
+        config.base_model_name_or_path = None  # another name of the model would be a warning
         adapted: Any = get_peft_model(empty, config)
     except (RuntimeError, NotImplementedError):
         return  # an initialisation that needs weights

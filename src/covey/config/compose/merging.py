@@ -212,7 +212,7 @@ class Merging:
     def _merged(self) -> dict[str, Any]:
         """Every part in order, then the command line, then what is only implied, resolved."""
         self.notes = []
-        replaced = set()
+        replaced, by_covey = set(), set[str]()
         tree = OmegaConf.create({})
         with resolving():
             for part, source in self._pairs():
@@ -224,6 +224,7 @@ class Merging:
                         before.pop(name, None)
                 for setting in source.settings:
                     apply_setting(tree, setting)
+                by_covey = by_covey | source.keys if part.builtin else by_covey - source.keys
             for setting in self.sources[-1].settings:
                 apply_setting(tree, setting)
             applying = self._applying()
@@ -233,7 +234,8 @@ class Merging:
             tuning = self.composition.option("tuning")
             taken = self._taken(tuning).union(implied.key for implied in applying)
             knows = tuning is not None and tuning.builtin
-            fit_to_model(tree, taken, self._named, starter=knows, defaults=not self.files.complete)
+            named = self._named - (by_covey - self.sources[-1].keys)
+            fit_to_model(tree, taken, named, starter=knows, defaults=not self.files.complete)
             defaults = set_defaults(tree)
             self._compute_deferred(tree)
             return resolve(tree, defaults)
