@@ -6,7 +6,7 @@ import dataclasses
 
 from side_by_side.settings import SHAPES, Setting
 
-MAIN, SIZES, DEFAULTS, CURVES, GPU = "main", "sizes", "defaults", "curves", "gpu"
+MAIN, SIZES, DEFAULTS, CURVES, VOCABULARY, GPU = "main", "sizes", "defaults", "curves", "vocabulary", "gpu"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,8 @@ def all_cells(steps: int, seed: int) -> list[Cell]:
     wanted += [(CURVES, lengths(256, completion)) for completion in (64, 128, 256, 512)]
     wanted += [(SIZES, shaped(size, shape, 8)) for size in ("1m", "25m") for shape in SHAPES]
     wanted += [(SIZES, shaped("100m", "short", 8, steps=2)), (SIZES, shaped("100m", "long", 8, steps=2, prompts=1))]
+    of_smollm = {"size": "135m", "prompts": 4, "generations": 8, "prompt_length": 40, "threads": 1, "steps": 3}
+    wanted += [(VOCABULARY, Setting(**of_smollm, completion_length=most)) for most in (12, 96)]  # type: ignore[arg-type]
     for size in ("0.5b", "1.5b"):
         for rival in (None, "flash_attention_2"):
             wanted += [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from side_by_side.cells import DEFAULTS, GPU, MAIN, SIZES, Cell
+from side_by_side.cells import DEFAULTS, GPU, MAIN, SIZES, VOCABULARY, Cell
 from side_by_side.settings import SHAPES
 
 Found = dict[str, Any]
@@ -44,6 +44,11 @@ INTRODUCTIONS = {
         "Other sizes",
         "Plain settings, groups of eight. The 100 M model is there for its memory: two steps, at long prompts of one "
         "group each.",
+    ),
+    VOCABULARY: (
+        "A real vocabulary",
+        "Plain settings on the shape of SmolLM2-135M, with its vocabulary of 49,152: four prompts of forty tokens, "
+        "groups of eight, one thread.",
     ),
     GPU: (
         "On a GPU",

@@ -56,10 +56,11 @@ SIZES = {
     "5m": Size(256, 768, 6, 8, 4, 32, 1024),
     "25m": Size(512, 1536, 7, 8, 4, 64, 6144),
     "100m": Size(768, 2304, 12, 12, 6, 64, 16384),
+    "135m": Size(576, 1536, 30, 9, 3, 64, 49152),
     "0.5b": Size(896, 4864, 24, 14, 2, 64, 151936),
     "1.5b": Size(1536, 8960, 28, 12, 2, 128, 151936),
 }
-"""The last two have the shapes of real models of that size and are meant for a GPU."""
+"""The last three have the shapes of real models, of SmolLM2 and of Qwen 2.5; the last two are meant for a GPU."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
