@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them. All but `clean`, `help` and `image` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-adapters test-vllm test-real golden same check train bench docs meters wheel image tensorboard clean
+.PHONY: help setup test test-slow test-adapters test-vllm test-real golden same check train bench gpu-report docs meters wheel image tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
@@ -51,6 +51,9 @@ train: ## train; ARGS="RECIPE key=value ..." is passed on
 
 bench: setup ## compare a training step with stock TRL's: an hour or two; ARGS="--steps 5 --only 5m-256+512" passed on
 	$(PYTHON_IN) benchmarks/step_report.py $(ARGS)
+
+gpu-report: setup ## confirm and measure Covey on a GPU, in parts that resume; without one, rehearse; ARGS="--minutes 9"
+	$(PYTHON_IN) benchmarks/gpu_report.py $(ARGS)
 
 docs: ## build the documentation into docs/_build
 	@bash scripts/setup.sh docs
