@@ -275,3 +275,16 @@ def test_a_forward_assigned_to_its_own_module_is_supported() -> None:
     model = build("qwen3 tied")
     model.forward = model.forward
     assert plain_decoder(model) is not None
+
+
+def test_weights_packed_for_an_earlier_call_give_the_same_numbers(steps: list[str]) -> None:
+    """Also the first step goes the same way: a resumed evaluation has no earlier call."""
+    model, packed = build("llama"), dict[Any, Any]()
+    drawn = SamplingSettings(24, logprobs=True)
+    found = [
+        sample(model, ROWS, drawn, generator=torch.Generator().manual_seed(1), packed=packed, eos_token_ids=[])
+        for _ in range(2)
+    ]
+    assert found[0] == found[1]
+    assert steps == (["modules"] + ["weights"] * 22) * 2
+    assert list(packed) == [model]

@@ -107,6 +107,8 @@ def sample(
     if any_has_work is None and model not in packed:
         packed[model] = plain_decoder(model)
     decoder = packed.get(model) if any_has_work is None else None
+    if decoder is not None:
+        decoder.verified = False  # so that a batch has the same numbers whatever came before it
     eos = list(dict.fromkeys((*eos_token_ids, *sampling.stop_token_ids)))
     limits = [min(one, sampling.max_completion_length) for one in max_lengths or ()]
     limits = limits or [sampling.max_completion_length] * len(prompt_ids)
