@@ -235,7 +235,9 @@ def _sets(
     tokenizer = load_tokenizer(config.model)
     if selection is None or selection.split != "all":
         length = prompt_lengths(tokenizer, config.training.chat_template_kwargs)
-        found = data.filter_by_length(found, length, cut_left(tokenizer), config.dataset)
+        own = found if selection is None else replace(found, evaluation={})  # the same rows, under another name
+        kept = data.filter_by_length(own, length, cut_left(tokenizer), config.dataset)
+        found = kept if selection is None else replace(kept, evaluation={selection.split: kept.train})
     if selection is not None:
         selection.loaded = found
     most, grader = config.evaluation.max_problems, grader_name(config)

@@ -30,6 +30,8 @@ from covey.runlog.evaluations import read_completions
 from covey.runlog.files import guard_disk, write_atomically
 
 _SAMPLING = ("max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_ROUND_TOKENS = 8192
+"""Tokens that are sampled at a time at most, unless one problem has more: the time is looked at after each round."""
 _FORMLESS = (Outcome.UNPARSABLE_PREDICTION, Outcome.UNEVALUATED, Outcome.WRONG_FORM)
 _LEARN, _WARM_START, _EASY, _UNSURE = "learn", "warm start first", "too easy", "not enough problems to say"
 
@@ -116,13 +118,17 @@ def profile(
         raise ConfigError(f"profile.samples={samples} is less than a group of {group}: set at least that.")
     if keep is not None and settings.split != "train":
         raise ConfigError(f"--keep takes rows to train on: leave out profile.split={settings.split}.")
+    unjudged = "No reward of this run says which answers are right, so set evaluation.grader, as in {}."
+    if grader is None and not config.environment.used:
+        raise ConfigError(unjudged.format("evaluation.grader=accuracy"))
     more: dict[str, Any] = {"benchmarks": (), "num_samples": samples, "k": ks}
     more["max_problems"] = settings.problems or (256 if keep is None else None)
-    more["batch_size"] = max(1, config.evaluation.batch_size // samples) * samples  # whole problems
+    at_once = min(config.evaluation.batch_size, _ROUND_TOKENS // (training.max_completion_length or _ROUND_TOKENS))
+    more["batch_size"] = max(1, at_once // samples) * samples  # whole problems
     sampled = replace(config, evaluation=replace(config.evaluation, **more))
     completions, loaded, seconds = _sampled(sampled, target, progress)
     if all(one["outcome"] is None for one in completions):
-        raise ConfigError("No reward of this run says which answers are right, so set evaluation.grader.")
+        raise ConfigError(unjudged.format("evaluation.grader=accuracy"))
     problems, metrics = by_problem(completions), compute_metrics(completions, config.seed, ks, grader)
 
     def without_signal(value: Callable[[Any], Any]) -> Estimate:
@@ -150,8 +156,10 @@ def profile(
     if all(one["reward"] is not None for one in completions):  # unless the held-out rows lack a column
         by["by_reward"] = without_signal(lambda one: one["reward"])
     outcomes = {str(outcome): metrics[f"grader/{outcome}"] for outcome in Outcome}
-    found: dict[str, Any] = {"problems": len(problems), "rows": len(loaded.train), "samples": samples, "group": group}
-    found |= {"kept": len(kept), "minutes": settings.minutes, "seconds": seconds, "longest_prompt": longest}
+    wanted = min(more["max_problems"] or len(loaded.train), len(loaded.train))
+    found: dict[str, Any] = {"problems": len(problems), "wanted": wanted, "rows": len(loaded.train)}
+    found |= {"samples": samples, "group": group, **({} if keep is None else {"kept": len(kept)})}
+    found |= {"minutes": settings.minutes, "seconds": seconds, "longest_prompt": longest}
     found |= {"tokens_per_second": sum(one["length"] for one in completions) / seconds}
     found |= {"completion_length": metrics["completion_length"]}
     found |= {"outcomes": {**outcomes, "truncated": metrics["truncated"], "empty": empty}}

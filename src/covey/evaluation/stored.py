@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.advice import command
 from covey.answers import Outcome
 from covey.config import Config, Flag, load
 from covey.config.compose.recipe import read_yaml, script_of
@@ -318,10 +317,9 @@ class Target:
         """Raise a `ConfigError` if none of these keys and words of the user names problems for a script's run."""
         named = any(_NAMES_DATA.match(str(key)) for key in keys)
         if self.script is not None and not named and not config.evaluation.benchmarks:
-            example = command("eval {run} dataset=gsm8k", run=self.label)
             raise ConfigError(
-                f"{self.label} was trained by a script, so its held-out problems are not known here: name some, as in "
-                f"`{example}`, with dataset.path=FILE for rows of your own, or benchmarks."
+                f"{self.label} was trained by a script, so its problems are not known here: name some (dataset=gsm8k, "
+                "dataset.path=FILE for rows of your own), or for `covey eval` benchmarks."
             )
 
 

@@ -13,6 +13,8 @@ from covey.cli.main import main
 
 Profile = Callable[..., dict[str, Any]]
 
+TEMPLATE = ["dataset.user_prompt_template='{prompt} Briefly.'"]
+
 ENGINE = """
 from covey.rollout import Capabilities, Completion
 
@@ -83,11 +85,30 @@ def test_a_round_is_made_whatever_the_time(profile: Profile) -> None:
     assert (found["problems"], found["rows"], found["pass@k"].keys()) == (5, 40, {"1", "2", "4"})
 
 
+def test_prompts_that_are_too_long_are_left_out(profile: Profile) -> None:
+    """Their rows are not kept either."""
+    longest = profile([4] * 20)["longest_prompt"]
+    found = profile([4] * 20, f"dataset.max_prompt_length={longest - 1}", "--keep", "0-1", "--out", "new/kept.jsonl")
+    kept = [json.loads(line)["gold"] for line in Path("new/kept.jsonl").read_text().splitlines()]
+    assert found["rows"] == found["problems"] == found["kept"] == len(kept)
+    assert sorted(kept) == list(range(4, 100, 10))
+
+
+def test_a_round_holds_no_more_tokens_than_can_be_waited_for(profile: Profile) -> None:
+    found = profile([4] * 40, "profile.minutes=0.000001", "profile.group=4", "training.max_completion_length=1024")
+    assert (found["problems"], found["wanted"]) == (2, 40)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--keep", "0.1-0.9"], "--out FILE"),
         (["--keep", "10-90", "--out", "x"], "as in --keep 0.1-0.9"),
+        (["--keep", "0.9-0.1", "--out", "x"], "as in --keep 0.1-0.9"),
+        (["--keep", "0-1", "--out", "there.jsonl"], "--out there.jsonl is there, and nothing is overwritten"),
+        (["--keep", "0-1", "--out", "there.jsonl/rows.jsonl"], "cannot be made (File exists)"),
+        (["--keep", "0-1", "--out", "/proc/rows/rows.jsonl"], "/proc/rows"),
+        (["rewards.funcs=[format]"], "set evaluation.grader, as in evaluation.grader=accuracy"),
         (["profile.split=validation"], "this data has the rows train"),
         (["profile.samples=4", "profile.group=8"], "profile.samples=4 is less than a group of 8"),
         (["profile.split=test", "dataset.test_size=8", "--keep", "0-1", "--out", "x"], "leave out profile.split=test"),
@@ -97,8 +118,12 @@ def test_what_cannot_be_done_is_said(
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("there.jsonl").write_text("mine\n")
     assert main(["profile", "starter", "dataset.test_size=0", "dataset.train_size=64", *words]) != 0
-    assert told in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert told in err
+    assert "completions" not in out + err  # nothing was sampled
+    assert Path("there.jsonl").read_text() == "mine\n"
 
 
 @pytest.mark.slow
@@ -116,3 +141,9 @@ def test_the_starter_and_the_doctor(
     assert main(["doctor", "--profile", "profile.problems=32", "--json"]) == 0
     findings = {one["check"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
     assert findings["profile"]["result"].startswith("learn: pass@8 is ")
+    assert main(["doctor", "--profile", "rewards.funcs=[format]", "--json"]) == 0
+    findings = {one["check"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert findings["profile"]["result"].startswith("No reward of this run says which answers are right")
+    assert len(findings) > 5
+    assert main(["profile", "starter", "profile.problems=8", "--keep", "0-1", "--out", "rows.jsonl", *TEMPLATE]) == 0
+    assert "train on them without dataset.user_prompt_template" in capsys.readouterr().err

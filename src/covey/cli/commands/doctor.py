@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from covey.cli import config_arguments
 from covey.cli.json_output import json_alone, print_json
 from covey.config.secrets import redact
-from covey.errors import ConfigError
+from covey.errors import ConfigError, CoveyError
 from covey.launch.machine import keep_one_gpu, this_machine
 
 if TYPE_CHECKING:
@@ -111,13 +111,17 @@ def _check_run(arguments: argparse.Namespace) -> int:
         measured = list(try_steps(composed.config, console, hardware))
         replaced = {CHECK} & {finding.check for finding in measured}
         findings = [*(one for one in findings if one.check not in replaced), *measured]
-    if arguments.profile and not not_run and worst(findings) is not Mark.WRONG:
+    if arguments.profile and not not_run and not arguments.quiet and worst(findings) is not Mark.WRONG:
         from covey.cli.commands.profile import measure
         from covey.evaluation.stored import find_target
 
-        profiled = measure(composed.config, find_target(composed.config.model.name), console)
-        mark = Mark.FINE if profiled["verdict"] == "learn" else Mark.WARNING
-        findings.append(PreflightFinding(mark, "profile", f"{profiled['verdict']}: {profiled['reason']}"))
+        try:
+            profiled = measure(composed.config, find_target(composed.config.model.name), console)
+            mark = Mark.FINE if profiled["verdict"] == "learn" else Mark.WARNING
+            text = f"{profiled['verdict']}: {profiled['reason']}"
+        except CoveyError as error:  # the other findings stand
+            mark, text = Mark.WARNING, str(error)
+        findings.append(PreflightFinding(mark, "profile", text))
     if as_json:
         found = [
             {"severity": one.mark.name.lower(), "check": one.check, "result": one.result, "advice": one.advice}
