@@ -80,6 +80,30 @@ def test_the_shipped_tokenizer_is_the_one_that_is_made(tokenizer: Any) -> None:
     assert made(text)["input_ids"] == tokenizer(text)["input_ids"]
 
 
+@pytest.mark.parametrize(
+    ("options", "card", "proposed"),
+    [
+        (["--agent"], "with the calculator", "model=starter_agent model.name=made environment=calculator"),
+        (["--task", "graph_coloring"], "coverage@8", "model.name=made dataset=graph_coloring"),
+    ],
+)
+def test_the_command_makes_a_model_and_says_how_to_train_it(
+    options: list[str],
+    card: str,
+    proposed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("covey.evaluation.starter._PROBLEMS", 2)
+    monkeypatch.setattr("covey.evaluation.starter._TASK_PROBLEMS", 2)
+    assert main(["starter", "made", *options, "--steps", "1"]) == 0
+    assert f"covey train {proposed}" in capsys.readouterr().out
+    assert AutoModelForCausalLM.from_pretrained("made").num_parameters() > 0.3e6
+    assert card in Path("made/README.md").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "card"), [((), "accuracy"), (("--agent",), "with the calculator")])
 def test_the_command_makes_a_model_that_loads_and_is_the_same_each_time(

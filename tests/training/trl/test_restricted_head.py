@@ -266,7 +266,7 @@ def test_the_head_on_a_cpu_is_no_worse_than_trls(
         if function is None:
             outputs = head_by_definition(hidden, weight, bias, targets, scale / temperature)
         else:
-            ours: Any = restricted_head.LogProbFunction(trls)
+            ours: Any = restricted_head.LogProbs
             outputs = (trls if function is trls else ours).apply(hidden, weight, bias, targets, *rest)[:2]
         used = [(one * by.to(dtype)).sum() for one, by in zip(outputs, weights, strict=True) if by.any()]
         torch.stack(used).sum().backward()
@@ -276,23 +276,28 @@ def test_the_head_on_a_cpu_is_no_worse_than_trls(
         assert float((own - right).abs().max()) <= 3 * float((by_trl - right).abs().max()) + 1e-6
 
 
-def test_what_the_head_on_a_cpu_is_not_for_is_computed_by_trl() -> None:
-    calls = []
+@pytest.mark.parametrize(
+    "changed",
+    [{"dtype": torch.bfloat16}, {"softcap": 3.0}, {"outputs": ("log_probs", "entropy", "is_top1")}, {"cast": True}],
+)
+def test_what_the_head_on_a_cpu_is_not_for_is_computed_by_trl(changed: dict[str, Any]) -> None:
+    trls, found = restricted_head._TRL._ChunkedLogProbFunction, []
+    for function in (trls, restricted_head.LogProbs):
+        generator = torch.Generator().manual_seed(3)
+        made = [torch.randn(*shape, generator=generator) for shape in ((9, 16), (301, 16))]
+        hidden, weight = (one.to(changed.get("dtype", torch.float32)).requires_grad_() for one in made)
+        rest = (0.7, 128, changed.get("softcap"), 1.0, changed.get("outputs", ("log_probs",)))
+        with torch.autocast("cpu", enabled="cast" in changed):
+            outputs = function.apply(hidden, weight, None, torch.arange(9), *rest)
+        outputs[0].sum().backward()
+        found.append([*(one for one in outputs if one is not None), hidden.grad, weight.grad])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
-    class Original:
-        @staticmethod
-        def apply(*values: Any) -> tuple[None, ...]:
-            calls.append(values)
-            return (None,) * 5
 
-    head = restricted_head.LogProbFunction(Original)
-    hidden, weight, targets = torch.randn(3, 4), torch.randn(7, 4), torch.tensor([0, 1, 2])
-    taken = (hidden, weight, None, targets, 1.0, 8, None, 1.0, ("log_probs",))
-    assert head.apply(*taken)[1] is None
-    assert not calls
-    for at, value in ((0, hidden.bfloat16()), (1, weight.bfloat16()), (6, 3.0), (8, ("log_probs", "is_top1"))):
-        head.apply(*taken[:at], value, *taken[at + 1 :])
-        assert calls.pop()[at] is value
-    with torch.autocast("cpu"):
-        head.apply(*taken)
-    assert calls
+def test_the_plain_path_has_trls_numbers_to_the_last_bit() -> None:
+    model, rows = make("llama"), make_rows()
+    ids, mask, length = rows
+    with RestrictedHead(None).over(ScoredRows(ids, mask, length), len(ids), exact=True):
+        assert restricted_head._TRL._ChunkedLogProbFunction is not restricted_head.LogProbs
+        found = plain(model, *rows)
+    assert torch.equal(found[0], plain(model, *rows)[0])

@@ -68,14 +68,15 @@ class RestrictedHead:
         self._full: list[torch.Tensor] | None = None
 
     @contextmanager
-    def over(self, rows: ScoredRows, rows_per_forward: int) -> Iterator[None]:
+    def over(self, rows: ScoredRows, rows_per_forward: int, *, exact: bool = False) -> Iterator[None]:
         """Context manager: forwards with `fused_lm_head=True` score these rows, so many at a time, in order.
 
         Args:
             rows: all that are scored meanwhile.
             rows_per_forward: of each forward but the last.
+            exact: whether the numbers are TRL's to the last bit, where nothing restricts the rows.
         """
-        head: Any = LogProbFunction(_TRL._ChunkedLogProbFunction)
+        head: Any = _TRL._ChunkedLogProbFunction if exact else LogProbs
         if self._vocabulary is not None or rows.support is not None or rows.penalty != 1.0 or self._full is not None:
             head = RestrictedLogProb(head, self._vocabulary, rows, rows_per_forward, self._full)
         with replaced(_TRL, _ChunkedLogProbFunction=head):
@@ -159,39 +160,8 @@ class _Positions:
         return torch.where(first_mC < self.column[:, None], changed_mC, logits_mC)
 
 
-class LogProbFunction:
-    """Stands in for TRL's function: `LogProbs` where that applies, else TRL's own."""
-
-    def __init__(self, original: Any) -> None:
-        self._original = original
-
-    def apply(
-        self,
-        hidden_NE: torch.Tensor,
-        weight_VE: torch.Tensor,
-        bias_V: torch.Tensor | None,
-        targets_N: torch.Tensor,
-        temperature: float,
-        chunk_size: int,
-        softcap: float | None,
-        scale: float,
-        outputs: tuple[str, ...],
-    ) -> Scores:
-        """As TRL's function."""
-        plain = all((one.device.type, one.dtype) == ("cpu", torch.float32) for one in (hidden_NE, weight_VE))
-        plain = plain and not torch.is_autocast_enabled("cpu") and not hasattr(weight_VE, "ds_status")
-        if softcap is None and plain and set(outputs) <= {"log_probs", "entropy"}:
-            factor = scale / temperature
-            scaled_NE = hidden_NE if factor == 1 else hidden_NE * factor
-            bias_V = bias_V if bias_V is None or factor == 1 else bias_V * factor
-            logps_N, entropy_N = LogProbs.apply(scaled_NE, weight_VE, bias_V, targets_N, "entropy" in outputs)
-            return logps_N, entropy_N, None, None, None
-        rest = (temperature, chunk_size, softcap, scale, outputs)
-        return tuple(self._original.apply(hidden_NE, weight_VE, bias_V, targets_N, *rest))
-
-
-class LogProbs(torch.autograd.Function):
-    """Log-probs of targets, and entropies, of the logits `hidden @ weight.T + bias`: float32, on a CPU.
+class LogProbs(_TRL._ChunkedLogProbFunction):  # type: ignore[misc, name-defined]
+    """TRL's function with fewer passes over the logits, for float32 on a CPU; else TRL's own.
 
     The logits of some positions are in memory at a time, over the full vocabulary, so that every further operation
     works in place on what a cache holds. With `p` the probabilities, `g` the gradient of the log-probs and `d` that of
@@ -206,85 +176,93 @@ class LogProbs(torch.autograd.Function):
         weight_VE: torch.Tensor,
         bias_V: torch.Tensor | None,
         targets_N: torch.Tensor,
-        with_entropy: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The log-probs and, if they are wanted, the entropies: `[N]` each, in nats."""
+        temperature: float,
+        chunk_size: int,
+        softcap: float | None,
+        scale: float,
+        outputs: tuple[str, ...],
+    ) -> Scores:
+        """Log-probs and entropies `[N]`, in nats, and three values that are not computed here."""
+        kinds = {(one.device.type, one.dtype) for one in (hidden_NE, weight_VE)}
+        plain = kinds == {("cpu", torch.float32)} and not torch.is_autocast_enabled("cpu") and softcap is None
+        ctx.own = plain and not hasattr(weight_VE, "ds_status") and {*outputs} <= {"log_probs", "entropy"}
+        if not ctx.own:
+            rest = (temperature, chunk_size, softcap, scale, outputs)
+            return tuple(super(LogProbs, LogProbs).forward(ctx, hidden_NE, weight_VE, bias_V, targets_N, *rest))
         ctx.set_materialize_grads(False)
+        ctx.factor, with_entropy = scale / temperature, "entropy" in outputs
+        hidden_NE = hidden_NE if ctx.factor == 1 else hidden_NE * ctx.factor
+        bias_V = bias_V if bias_V is None or ctx.factor == 1 else bias_V * ctx.factor
         count, size = len(hidden_NE), len(weight_VE)
         keeps = any(ctx.needs_input_grad[:3]) and count * size <= KEPT
         exps_NV = hidden_NE.new_empty(count, size) if keeps else None
-        logps_N, total_N, apart_N, entropy_N = (hidden_NE.new_empty(count) for _ in range(4))
-        for part, logits_mV in _logits(hidden_NE, weight_VE, bias_V, exps_NV):
-            for rows in _slices(len(logits_mV), _CACHED // size):
-                logits, at = logits_mV[rows], slice(part.start + rows.start, part.start + rows.stop)
-                target_m1, top_m1 = logits.gather(1, targets_N[at, None]), logits.amax(1, keepdim=True)
+        logps_N, total_N, apart_N, entropy_N = (torch.empty_like(hidden_NE[:, 0]) for _ in range(4))
+        for part, found_mV in _logits(hidden_NE, weight_VE, bias_V, exps_NV):
+            rows = max(1, _CACHED // size)
+            taken = [one[part].split(rows) for one in (targets_N, logps_N, total_N, apart_N, entropy_N)]
+            for logits, at, logps, total, apart, entropy in zip(found_mV.split(rows), *taken, strict=True):
+                target_m1, top_m1 = logits.gather(1, at[:, None]), logits.amax(1, keepdim=True)
                 logits.sub_(top_m1)
                 below = logits.clone() if with_entropy else logits
                 sum_m = logits.exp_().sum(1)
                 if with_entropy:
-                    entropy_N[at] = sum_m.log() - torch.linalg.vecdot(logits, below) / sum_m
-                total_N[at] = top_m1[:, 0] + sum_m.log()
-                apart_N[at] = sum_m.reciprocal_()
-                logps_N[at] = target_m1[:, 0]
-        logps_N -= total_N
+                    entropy.copy_(sum_m.log() - torch.linalg.vecdot(logits, below) / sum_m)
+                total.copy_(top_m1[:, 0] + sum_m.log())
+                apart.copy_(1 / sum_m)
+                logps.copy_(target_m1[:, 0]).sub_(total)
         ctx.save_for_backward(hidden_NE, weight_VE, bias_V, targets_N, total_N, apart_N, entropy_N, exps_NV)
-        return logps_N, entropy_N if with_entropy else None
+        return logps_N, entropy_N if with_entropy else None, None, None, None
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of hidden states, weight and bias."""
+        if not ctx.own:
+            return tuple(super(LogProbs, LogProbs).backward(ctx, *grads))
         hidden_NE, weight_VE, bias_V, targets_N, total_N, apart_N, entropy_N, exps_NV = ctx.saved_tensors
+        grad_N, of_entropy_N = grads[0] if grads[0] is not None else torch.zeros_like(total_N), grads[1]
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        grad_N, grad_entropy_N = (one if one is None else one.contiguous() for one in grads)
-        grad_N = torch.zeros_like(total_N) if grad_N is None else grad_N
         of_hidden = F.embedding(targets_N, weight_VE).mul_(grad_N[:, None]) if needs_hidden else None
         of_weight = torch.zeros_like(weight_VE) if needs_weight else None
         of_bias = torch.zeros_like(bias_V) if needs_bias else None
-        kept_NV = exps_NV if grad_entropy_N is None else None
-        parts = _logits(hidden_NE, weight_VE, bias_V) if kept_NV is None else [(slice(0, len(kept_NV)), kept_NV)]
+        kept = exps_NV is not None and of_entropy_N is None
+        parts = [(slice(0, len(grad_N)), exps_NV)] if kept else _logits(hidden_NE, weight_VE, bias_V)
         for part, found_mV in parts:
-            factor_m = -grad_N[part]
-            if kept_NV is not None:
-                factor_m *= apart_N[part]
-            for rows in _slices(len(found_mV), _CACHED // len(weight_VE)) if kept_NV is None else ():
-                logps, at = found_mV[rows], slice(part.start + rows.start, part.start + rows.stop)
-                logps.sub_(total_N[at, None])
-                if grad_entropy_N is None:
-                    logps.exp_()
-                    continue
-                factor = grad_N[at, None] + (logps + entropy_N[at, None]).mul_(grad_entropy_N[at, None])
-                logps.exp_().mul_(factor)
-            if grad_entropy_N is not None:
-                factor_m = -torch.ones_like(factor_m)
+            factor_m = -grad_N[part] * apart_N[part] if kept else -grad_N[part]
+            if of_entropy_N is not None:
+                found_mV.sub_(total_N[part, None])
+                factor_mV = (found_mV + entropy_N[part, None]).mul_(of_entropy_N[part, None]).sub_(factor_m[:, None])
+                found_mV.exp_().mul_(factor_mV)
+                factor_m = torch.full_like(factor_m, -1)
+            elif not kept:
+                rows = max(1, _CACHED // len(weight_VE))
+                for logits, total in zip(found_mV.split(rows), total_N[part].split(rows), strict=True):
+                    logits.sub_(total[:, None]).exp_()
             if of_hidden is not None:
                 of_hidden[part] += (found_mV @ weight_VE).mul_(factor_m[:, None])
             if of_weight is not None:
                 of_weight.addmm_(found_mV.T, hidden_NE[part] * factor_m[:, None])
             if of_bias is not None:
                 of_bias.addmv_(found_mV.T, factor_m)
+        if of_hidden is not None:
+            of_hidden *= ctx.factor
         if of_weight is not None:
             of_weight.index_add_(0, targets_N, hidden_NE * grad_N[:, None])
         if of_bias is not None:
-            of_bias.index_add_(0, targets_N, grad_N)
-        return of_hidden, of_weight, of_bias, None, None
-
-
-def _slices(count: int, size: int) -> Iterator[slice]:
-    size = max(1, size)
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+            of_bias = of_bias.index_add_(0, targets_N, grad_N) * ctx.factor
+        return of_hidden, of_weight, of_bias, None, None, None, None, None, None
 
 
 def _logits(
     hidden_NE: torch.Tensor, weight_VE: torch.Tensor, bias_V: torch.Tensor | None, out_NV: torch.Tensor | None = None
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """The logits of some positions at a time, each in the memory of the last, or all in `out_NV`."""
-    size = 2 * LOGITS // len(weight_VE) if out_NV is None else len(out_NV)
-    for part in _slices(len(hidden_NE), size):
+    size = max(1, 2 * LOGITS // len(weight_VE) if out_NV is None else len(out_NV))
+    for start in range(0, len(hidden_NE), size):
+        part_mE = hidden_NE[start : start + size]
         if out_NV is None:
-            out_NV = hidden_NE.new_empty(part.stop - part.start, len(weight_VE))
-        logits_mV = out_NV[: part.stop - part.start]
-        torch.mm(hidden_NE[part], weight_VE.T, out=logits_mV)
-        yield part, logits_mV if bias_V is None else logits_mV.add_(bias_V)
+            out_NV = hidden_NE.new_empty(len(part_mE), len(weight_VE))
+        logits_mV = torch.mm(part_mE, weight_VE.T, out=out_NV[: len(part_mE)])
+        yield slice(start, start + size), logits_mV if bias_V is None else logits_mV.add_(bias_V)
 
 
 class RestrictedLogProb:

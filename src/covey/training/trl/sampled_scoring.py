@@ -233,7 +233,7 @@ class SampledScoring:
             )
         if scores is not None:
             return tuple(scores)
-        with self._head.over(rows, batch_size or len(ids_BS)):
+        with self._head.over(rows, batch_size or len(ids_BS), exact=True):
             return tuple(plain(model, ids_BS, mask_BS, length_T, batch_size=batch_size, **more))
 
     def _check_scores(self, model: Any, mask_BS: torch.Tensor) -> None:
