@@ -214,7 +214,8 @@ def _unsupported_reason(model: Any) -> str | None:
         if not _plain_module(module, type(model).__module__):
             return f"{path or name} is not as {name} defines it"
     for path, parameter in model.named_parameters():
-        if not _plain_parameter(parameter):
+        kind = (type(parameter), parameter.device.type, parameter.dtype, parameter.layout)
+        if kind != (torch.nn.Parameter, "cpu", torch.float32, torch.strided):
             return f"they are for float32, and {path} is {parameter.dtype} as {type(parameter).__name__}"
     if len(model.model.layers) != model.config.num_hidden_layers:
         return f"{name} has other layers than its config says"
@@ -240,11 +241,6 @@ def _only_for_gradients(hook: Any) -> bool:
     """Whether this is the hook that transformers adds to embeddings for gradient checkpointing."""
     name = (getattr(hook, "__module__", ""), getattr(hook, "__name__", ""))
     return name == (transformers.modeling_utils.__name__, "make_inputs_require_grads")
-
-
-def _plain_parameter(parameter: torch.nn.Parameter) -> bool:
-    kind = (type(parameter), parameter.device.type, parameter.dtype, parameter.layout)
-    return kind == (torch.nn.Parameter, "cpu", torch.float32, torch.strided)
 
 
 @contextmanager

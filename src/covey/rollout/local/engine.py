@@ -221,6 +221,7 @@ class LocalEngine:
         for batch in self._batches(prompts) or [slice(0, 0)]:  # with nothing to do, it may have to take part in others'
             turn = Turn(matches[batch]) if keeps else None
             matches[batch] = [Match()] * len(prompts[batch])  # their keys and values are no longer needed here
+            ended = None if on_ended is None else lambda row, one, first=batch.start: on_ended(first + row, one)
             done += sample(
                 model,
                 prompts[batch],
@@ -233,7 +234,7 @@ class LocalEngine:
                 turn=turn,
                 row_seeds=None if row_seeds is None else row_seeds[batch],
                 interrupted=interrupted,
-                on_ended=_from(on_ended, batch.start),
+                on_ended=ended,
                 packed=packed,
             )
             rows += [] if turn is None else turn.rows
@@ -340,11 +341,6 @@ def _lasting(interrupted: Callable[[], bool]) -> Callable[[], bool]:
         return found
 
     return ask
-
-
-def _from(on_ended: OnEnded | None, first: int) -> OnEnded | None:
-    """The same for the rows of a batch, of which this is the first."""
-    return None if on_ended is None else lambda row, one: on_ended(first + row, one)
 
 
 def by_transformers(

@@ -207,8 +207,10 @@ class _Run:
     def next_prompts(self, budget: int | None) -> list[_Group]:
         """The groups to admit now: those that fit the token budget and one prefill, in order."""
         entering: list[_Group] = []
-        reserved = sum(len(self.prompt_ids[row]) for row in self._first_rows())
-        reserved += sum(self.limits[row] for row in self.rows)
+        reserved = sum(self.limits[row] for row in self.rows)
+        if self.cache is not None:  # the tokens of each prompt count once
+            first = dict(zip(self.cache.prompt_of, self.rows, strict=True)).values()
+            reserved += sum(len(self.prompt_ids[row]) for row in first)
         for group in self.waiting:
             need = len(group.ids) + sum(self.limits[row] for row in group.rows)
             widest = max(len(group.ids), *(len(other.ids) for other in entering), 0)
@@ -220,12 +222,6 @@ class _Run:
             reserved += need
         del self.waiting[: len(entering)]
         return entering
-
-    def _first_rows(self) -> list[int]:
-        """A row of each prompt that is in the batch."""
-        if self.cache is None:
-            return []
-        return list(dict(zip(self.cache.prompt_of, self.rows, strict=True)).values())
 
     def prefill(self, groups: list[_Group]) -> None:
         """Compute prompts and sample the first token of each of their completions."""

@@ -160,7 +160,7 @@ class _Positions:
         return torch.where(first_mC < self.column[:, None], changed_mC, logits_mC)
 
 
-class LogProbs(_TRL._ChunkedLogProbFunction):  # type: ignore[misc, name-defined]
+class LogProbs(_TRL._ChunkedLogProbFunction):
     """TRL's function with fewer passes over the logits, for float32 on a CPU; else TRL's own.
 
     The logits of some positions are in memory at a time, over the full vocabulary, so that every further operation
@@ -199,8 +199,8 @@ class LogProbs(_TRL._ChunkedLogProbFunction):  # type: ignore[misc, name-defined
         logps_N, total_N, apart_N, entropy_N = (torch.empty_like(hidden_NE[:, 0]) for _ in range(4))
         for part, found_mV in _logits(hidden_NE, weight_VE, bias_V, exps_NV):
             rows = max(1, _CACHED // size)
-            taken = [one[part].split(rows) for one in (targets_N, logps_N, total_N, apart_N, entropy_N)]
-            for logits, at, logps, total, apart, entropy in zip(found_mV.split(rows), *taken, strict=True):
+            taken = [torch.split(one[part], rows) for one in (targets_N, logps_N, total_N, apart_N, entropy_N)]
+            for logits, at, logps, total, apart, entropy in zip(torch.split(found_mV, rows), *taken, strict=True):
                 target_m1, top_m1 = logits.gather(1, at[:, None]), logits.amax(1, keepdim=True)
                 logits.sub_(top_m1)
                 below = logits.clone() if with_entropy else logits
@@ -235,7 +235,7 @@ class LogProbs(_TRL._ChunkedLogProbFunction):  # type: ignore[misc, name-defined
                 factor_m = torch.full_like(factor_m, -1)
             elif not kept:
                 rows = max(1, _CACHED // len(weight_VE))
-                for logits, total in zip(found_mV.split(rows), total_N[part].split(rows), strict=True):
+                for logits, total in zip(torch.split(found_mV, rows), torch.split(total_N[part], rows), strict=True):
                     logits.sub_(total[:, None]).exp_()
             if of_hidden is not None:
                 of_hidden[part] += (found_mV @ weight_VE).mul_(factor_m[:, None])
