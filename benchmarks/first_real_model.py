@@ -33,10 +33,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--model", help="a folder, in place of the one that scripts/real_model.sh makes")
     parser.add_argument("--output", type=Path, default=ROOT / "out" / "first_real_model")
+    parser.add_argument("--note", help="a sentence for the page on how these were run")
     arguments = parser.parse_args()
     model = arguments.model or subprocess.check_output([ROOT / "scripts" / "real_model.sh"], text=True).strip()
     runs = {seed: train(seed, model, arguments.output) for seed in arguments.seeds}
-    TABLE.write_text(page(runs), encoding="utf-8")
+    TABLE.write_text(page(runs, arguments.note), encoding="utf-8")
     shutil.copyfile(next(iter(runs.values())).curves, PICTURE)
     print(f"Written: {TABLE} and {PICTURE}")
 
@@ -50,7 +51,7 @@ def train(seed: int, model: str, output: Path) -> RunDirectory:
     return run
 
 
-def page(runs: dict[int, RunDirectory]) -> str:
+def page(runs: dict[int, RunDirectory], note: str | None) -> str:
     seed, first = next(iter(runs.items()))
     environment = json.loads(first.environment.read_text(encoding="utf-8"))
     versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items() if version)
@@ -72,9 +73,10 @@ def page(runs: dict[int, RunDirectory]) -> str:
             *HEADING,
             *(row(seed, run) for seed, run in runs.items()),
             "",
+            *([note, ""] if note else []),
             "## The curve",
             "",
-            f"![Held-out accuracy, reward, completion length and KL of seed {seed}](../docs/images/{PICTURE.name})",
+            f"![Held-out accuracy, reward, completion length and entropy of seed {seed}](../docs/images/{PICTURE.name})",
             "",
             "| seed | " + " | ".join(f"step {step}" for step in steps) + " |",
             "|---|" + "---|" * len(steps),

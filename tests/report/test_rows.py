@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.report.completions import RewardColumns, evaluated_group, in_groups, sources_of, tags_of, training_group
-from covey.report.load import load_run
+from covey.report.load import load_run, title_of
 from covey.runlog import read_completions, write_completions
 from covey.runlog.evaluations import append_completions, begin_evaluation
 from made_run import make_run, write_evaluation
@@ -143,3 +143,9 @@ def test_the_sources_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
     assert tags_of(root) == ["think", "answer"]
     assert sources_of(tmp_path / "nothing") == []
     assert load_run(root).rows
+
+
+def test_the_title_of_a_run_has_no_folders() -> None:
+    config = {"model": {"name": "/models/mine"}, "dataset": {"path": "data/rows.jsonl"}}
+    assert title_of(config) == "mine on rows.jsonl"
+    assert title_of({**config, "model": {"name": "owner/name"}}) == "owner/name on rows.jsonl"

@@ -85,8 +85,9 @@ def grader_of(config: Mapping[str, Any], rows: Sequence[Row]) -> str | None:
 
 
 def title_of(config: Mapping[str, Any]) -> str:
-    """`MODEL on DATA`, from a config; empty if it names neither."""
-    return " on ".join(filter(None, (model_of(config), data_of(config))))
+    """`MODEL on DATA`, from a config, both without their folders; empty if it names neither."""
+    model = model_of(config)
+    return " on ".join(filter(None, (Path(model).name if model.startswith("/") else model, data_of(config))))
 
 
 def model_of(config: Mapping[str, Any]) -> str:
