@@ -251,6 +251,7 @@ def test_make_lists_every_command(root: Path) -> None:
         "check",
         "train",
         "bench",
+        "gpu-report",
         "docs",
         "meters",
         "wheel",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.advice import command
 from covey.answers import Outcome
 from covey.config import Config, Flag, load
 from covey.config.compose.recipe import read_yaml, script_of
@@ -313,13 +314,18 @@ class Target:
         """What a config for this target sets besides."""
         return (*(self.script or ()), *overrides, Flag("model.name", (self.source,)))
 
-    def check_data(self, config: Config, keys: Iterable[str | Flag]) -> None:
-        """Raise a `ConfigError` if none of these keys and words of the user names problems for a script's run."""
+    def check_data(self, config: Config, keys: Iterable[str | Flag], example: str | None = None) -> None:
+        """Raise a `ConfigError` if none of these keys and words of the user names problems for a script's run.
+
+        Args:
+            example: a command that names some; None for one of `covey eval`.
+        """
         named = any(_NAMES_DATA.match(str(key)) for key in keys)
         if self.script is not None and not named and not config.evaluation.benchmarks:
+            example = example or command("eval {run} dataset=gsm8k", run=self.label)
             raise ConfigError(
-                f"{self.label} was trained by a script, so its problems are not known here: name some (dataset=gsm8k, "
-                "dataset.path=FILE for rows of your own), or for `covey eval` benchmarks."
+                f"{self.label} was trained by a script, so its held-out problems are not known here: name some, as in "
+                f"`{example}`, with dataset.path=FILE for rows of your own, or benchmarks."
             )
 
 

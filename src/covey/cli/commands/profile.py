@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from covey.advice import command
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.config import Config
@@ -52,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     target = find_target(request.compose().config.model.name if is_recipe else name)
     words, recipe = target.words(*request.overrides), request.recipe if is_recipe else target.recipe
     composed = replace(request, recipe=recipe, overrides=words).compose()
-    target.check_data(composed.config, [*composed.origins, *request.overrides])
+    example = command("profile {run} dataset=gsm8k", run=target.label)
+    target.check_data(composed.config, [*composed.origins, *request.overrides], example)
     config_arguments.print_notes(composed)
     config_arguments.check_paths(config_arguments.data_paths(composed.config))
     console = config_arguments.make_console(stderr=arguments.as_json)
