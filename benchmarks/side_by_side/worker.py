@@ -97,7 +97,8 @@ def try_rollouts(setting: Setting, folder: Path) -> dict[str, Any]:
     Completions of a quarter of the length come first; a way that takes them more than twice as long as the fastest is
     left there, because continuous batching would take minutes on a CPU.
     """
-    quarter = dataclasses.replace(setting, completion_length=max(setting.completion_length // 4, 4 * SHORTEST))
+    shorter = min(setting.completion_length, max(setting.completion_length // 4, 4 * SHORTEST))
+    quarter = dataclasses.replace(setting, completion_length=shorter)
     trainers: dict[str, Any] = {}
     quick: dict[str, float] = {}
     found: dict[str, Any] = {}
