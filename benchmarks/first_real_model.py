@@ -76,7 +76,7 @@ def page(runs: dict[int, RunDirectory], note: str | None) -> str:
             *([note, ""] if note else []),
             "## The curve",
             "",
-            f"![Held-out accuracy, reward, completion length and entropy of seed {seed}](../docs/images/{PICTURE.name})",
+            f"![Accuracy, reward, completion length and entropy of seed {seed}](../docs/images/{PICTURE.name})",
             "",
             "| seed | " + " | ".join(f"step {step}" for step in steps) + " |",
             "|---|" + "---|" * len(steps),
