@@ -78,8 +78,13 @@ def test_a_part_is_done_if_it_ends_well_and_writes_its_result(report: Any, tmp_p
     assert (wrong["ok"], wrong["said"], file.exists()) == (False, "no memory", False)
     silent = report.run(part(report, "", file), tmp_path / "log", 60)
     assert not silent["ok"]
-    right = report.run(part(report, f"open({str(file)!r}, 'w').write('1')\nprint('well')", file), tmp_path / "log", 60)
-    assert (right["ok"], right["said"]) == (True, "well")
+    for content, told in (
+        ({"checks": [{"ok": True}, {"ok": False}]}, "1 of 2 checks are right"),
+        ({"rows": [{"ratio": 2.5}]}, "2.50 times as fast as TRL"),
+    ):
+        code = f"open({str(file)!r}, 'w').write({json.dumps(content)!r})\nprint('at length')"
+        right = report.run(part(report, code, file), tmp_path / "log", 60)
+        assert (right["ok"], right["said"]) == (True, told)
     absent = report.run(part(report, "raise SystemExit(1)", needs="no_such_module"), tmp_path / "log", 60)
     assert (absent["left_out"], absent["said"]) == (True, "left out: no_such_module is not installed")
 
