@@ -118,9 +118,10 @@ def profile(
         raise ConfigError(f"profile.samples={samples} is less than a group of {group}: set at least that.")
     if keep is not None and settings.split != "train":
         raise ConfigError(f"--keep takes rows to train on: leave out profile.split={settings.split}.")
-    unjudged = "No reward of this run says which answers are right, so set evaluation.grader, as in {}."
+    why = "No reward of this run says which answers are right, so set evaluation.grader, as in "
+    why += "evaluation.grader=accuracy."
     if grader is None and not config.environment.used:
-        raise ConfigError(unjudged.format("evaluation.grader=accuracy"))
+        raise ConfigError(why)
     more: dict[str, Any] = {"benchmarks": (), "num_samples": samples, "k": ks}
     more["max_problems"] = settings.problems or (256 if keep is None else None)
     at_once = min(config.evaluation.batch_size, _ROUND_TOKENS // (training.max_completion_length or _ROUND_TOKENS))
@@ -128,7 +129,7 @@ def profile(
     sampled = replace(config, evaluation=replace(config.evaluation, **more))
     completions, loaded, seconds = _sampled(sampled, target, progress)
     if all(one["outcome"] is None for one in completions):
-        raise ConfigError(unjudged.format("evaluation.grader=accuracy"))
+        raise ConfigError(why)
     problems, metrics = by_problem(completions), compute_metrics(completions, config.seed, ks, grader)
 
     def without_signal(value: Callable[[Any], Any]) -> Estimate:

@@ -187,6 +187,9 @@ class LogProbs(_TRL._ChunkedLogProbFunction):
         plain = kinds == {("cpu", torch.float32)} and not torch.is_autocast_enabled("cpu") and softcap is None
         ctx.own = plain and not hasattr(weight_VE, "ds_status") and {*outputs} <= {"log_probs", "entropy"}
         if not ctx.own:
+            if hidden_NE.device.type == "cpu":
+                text = "TRL's head computes log-probs: the faster one on a CPU takes float32, and no capped logits."
+                log_once(logger, text, shown=False)
             rest = (temperature, chunk_size, softcap, scale, outputs)
             return tuple(super(LogProbs, LogProbs).forward(ctx, hidden_NE, weight_VE, bias_V, targets_N, *rest))
         ctx.set_materialize_grads(False)
