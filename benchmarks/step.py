@@ -32,6 +32,7 @@ def main() -> None:
         warmup=arguments.warmup,
         seed=arguments.seed,
         trl_defaults=arguments.trl_defaults,
+        micro_batch=arguments.micro_batch,
         bf16=arguments.bf16,
         attention=arguments.attention,
         vllm=arguments.vllm,
@@ -62,6 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--completion-length", type=int, help="tokens of the longest, instead of the shape's")
     parser.add_argument("--baseline", choices=["fastest", *ROLLOUTS], default="fastest", help="how stock TRL samples")
     parser.add_argument("--trl-defaults", action="store_true", help="leave TRL's settings at TRL's own defaults")
+    parser.add_argument("--micro-batch", type=int, default=0, help="rows of a micro-batch; 0 takes a group")
     parser.add_argument("--bf16", action="store_true", help="weights in bfloat16, for a GPU")
     parser.add_argument("--attention", help="of stock TRL's model, such as flash_attention_2; SDPA by default")
     parser.add_argument("--vllm", action="store_true", help="both sample with vLLM; all completions are the longest")

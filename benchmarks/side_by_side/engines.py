@@ -152,7 +152,7 @@ def make_prompts(setting: Setting, vocabulary: int) -> Dataset:
 def arguments(setting: Setting, folder: Path, rollout: Mapping[str, Any]) -> GRPOConfig:
     """The trainer's settings: equal for both engines, but for how stock TRL samples."""
     # TRL's default micro-batch is 8 rows; the plain setting takes a whole group at a time.
-    rows = min(8, setting.rows) if setting.trl_defaults else setting.generations
+    rows = min(8, setting.rows) if setting.trl_defaults else setting.micro_batch or setting.generations
     values: dict[str, Any] = {
         "output_dir": str(folder),
         "per_device_train_batch_size": rows,

@@ -79,6 +79,8 @@ class Setting:
     seed: int = 0
     trl_defaults: bool = False
     """Leave to TRL's defaults what the plain setting fixes: gradient checkpointing, dtype, micro-batch of 8."""
+    micro_batch: int = 0
+    """Rows of a micro-batch; 0 takes a group."""
     bf16: bool = False
     """Weights in bfloat16; for a GPU."""
     attention: str | None = None

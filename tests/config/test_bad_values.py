@@ -320,7 +320,7 @@ def test_a_bad_value_ends_the_command_before_torch_is_loaded_or_anything_is_writ
 def test_trl_accepts_the_rest_or_rejects_it_in_one_paragraph(tmp_path: Path) -> None:
     """A fixed sample: of every field one value that the config accepts, if there is any."""
     from covey.runlog.directory import RunDirectory
-    from covey.training.build import grpo_config
+    from covey.training.build import trl_config
 
     chance, tried = random.Random(5), 0
     every = [*FROM_PYTHON, *(choice for found in CHOICES.values() for choice in found)]
@@ -333,7 +333,7 @@ def test_trl_accepts_the_rest_or_rejects_it_in_one_paragraph(tmp_path: Path) -> 
                 continue
             tried += 1
             try:
-                grpo_config(config, RunDirectory(tmp_path / "run"))
+                trl_config(config, RunDirectory(tmp_path / "run"))
             except CoveyError as error:
                 check_paragraph(error, (name, value), "training.")
             break

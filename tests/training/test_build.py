@@ -9,7 +9,7 @@ import pytest
 
 from covey.config import load
 from covey.runlog.directory import RunDirectory
-from covey.training.build import _idle_gpu, grpo_config, used_otherwise
+from covey.training.build import _idle_gpu, trl_config, used_otherwise
 
 
 @pytest.mark.parametrize("gpu", [False, True])
@@ -19,7 +19,7 @@ def test_training_on_the_cpu_is_in_full_precision_whatever_is_there(
 ) -> None:
     monkeypatch.setattr("torch.accelerator.is_available", lambda: gpu)
     config = load(["training.use_cpu=true", *asked])
-    args, notes = grpo_config(config, RunDirectory(tmp_path))
+    args, notes = trl_config(config, RunDirectory(tmp_path))
     assert (args.use_cpu, args.bf16, args.fp16) == (True, False, False)
     assert notes[0].startswith(f"{'use_cpu=true' if gpu else 'No GPU here'}: training on the CPU in float32")
     assert ("in place of bf16=true" in notes[0]) == (asked == ["training.bf16=true"])
@@ -28,7 +28,7 @@ def test_training_on_the_cpu_is_in_full_precision_whatever_is_there(
 
 def test_numbers_that_are_set_otherwise_are_told(tmp_path: Path) -> None:
     config = load(["training.save_total_limit=1", "evaluation.every_steps=5", "training.push_to_hub=true"])
-    args, _ = grpo_config(config, RunDirectory(tmp_path))
+    args, _ = trl_config(config, RunDirectory(tmp_path))
     wanted = ["training.bf16=false", "training.save_total_limit=2", "training.use_cpu=true"]
     assert used_otherwise(config, args) == wanted
 

@@ -8,7 +8,7 @@ import pytest
 
 from covey.config import load
 from covey.runlog.directory import RunDirectory
-from covey.training.build import grpo_config
+from covey.training.build import trl_config
 from covey.training.checks import memory, needs
 from covey.training.checks.memory import beside_vllm
 
@@ -17,7 +17,7 @@ OLD = ("training.use_vllm=true", "vllm_device=auto", "vllm_gpu_memory_utilizatio
 
 def test_trl_gets_a_share_that_leaves_room_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def share(*words: str) -> float:
-        args, _ = grpo_config(load([*OLD, "training.report_to=none", *words]), RunDirectory(tmp_path / "run"))
+        args, _ = trl_config(load([*OLD, "training.report_to=none", *words]), RunDirectory(tmp_path / "run"))
         return float(args.vllm_gpu_memory_utilization)
 
     assert share() == 0.3

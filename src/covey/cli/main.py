@@ -19,12 +19,12 @@ from covey.config.secrets import redact, redact_words
 from covey.errors import ConfigError, CoveyError, EndedElsewhereError, printable
 
 _COMMANDS = (
-    *("init", "profile", "train", "launch", "eval", "compare", "view", "runs", "report", "audit", "vocab"),
+    *("init", "profile", "train", "sft", "launch", "eval", "compare", "view", "runs", "report", "audit", "vocab"),
     *("generate", "chat", "export", "expand-vocab", "push", "config", "doctor", "starter", "completion"),
 )
 """In the order of `covey --help`; each is a module of `covey.cli.commands`."""
 _FORMER_NAMES = {"widen": "expand-vocab"}
-_MULTI_PROCESS = ("train", "launch")
+_MULTI_PROCESS = ("train", "sft", "launch")
 """Commands that every process of several takes part in."""
 _DESCRIPTION = "Group-relative policy optimisation of language models on answers that can be checked."
 _EPILOGUE = """examples:
@@ -34,6 +34,7 @@ _EPILOGUE = """examples:
   covey init rows.jsonl                             look at rows of your own, and write a recipe for them
   covey profile my_recipe.yaml                      find out in minutes whether that could learn
   covey train my_recipe.yaml training.max_steps=50  train a recipe, one key overridden
+  covey sft sft.rows=rows.jsonl model.name=MODEL    train on examples first
   covey train --multirun seed=1,2,3                 train once for each seed, and compare
   covey launch my_recipe.yaml --dry-run             what would be started on how many GPUs
   covey doctor my_recipe.yaml                       check a run before it starts
@@ -55,7 +56,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     )
     parser.add_argument("--version", action="version", version=f"covey {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
+    for command in (one for one in _COMMANDS if one not in commands.choices):  # a module may have two
         import_module(f"covey.cli.commands.{command.replace('-', '_')}").add_parser(commands)
     return parser, commands.choices
 

@@ -15,7 +15,14 @@ from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.model import LoraConfig, ModelConfig
 from covey.config.groups.objectives import KLConfig, ObjectiveConfig
 from covey.config.groups.rewards import CodeConfig, RewardModelConfig, RewardsConfig
-from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig, ProfileConfig, SlurmConfig
+from covey.config.groups.running import (
+    EvaluationConfig,
+    LaunchConfig,
+    LoggingConfig,
+    ProfileConfig,
+    SftConfig,
+    SlurmConfig,
+)
 from covey.config.groups.sampling import RolloutConfig, SpeedConfig
 from covey.config.groups.training import OWNED_ELSEWHERE, TrainingConfig, training_fields
 from covey.config.schema import Config
@@ -44,6 +51,7 @@ GROUPS: Mapping[str, type] = MappingProxyType(
         "speed": SpeedConfig,
         "evaluation": EvaluationConfig,
         "profile": ProfileConfig,
+        "sft": SftConfig,
         "logging": LoggingConfig,
         "launch": LaunchConfig,
         "launch.slurm": SlurmConfig,

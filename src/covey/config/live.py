@@ -17,7 +17,7 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
-from covey.config.groups.training import LIVE, NEVER, TrainingConfig, training_fields
+from covey.config.groups.training import LIVE, NEVER, READ_BY_SFT, TrainingConfig, training_fields
 from covey.config.keys import GROUPS, Setting, Source, Written, kinds
 from covey.config.schema import Config
 from covey.config.values import BadKeyError, both, members, show
@@ -128,10 +128,9 @@ def _declared() -> Mapping[str, _Declared]:
         for item in dataclasses.fields(group) if group is not TrainingConfig else ():
             live = both(group.LIVE, item.metadata.get("live", ""))  # type: ignore[attr-defined]
             found[f"{prefix}.{item.name}".lstrip(".")] = _Declared(live, bool(item.metadata.get("refused")))
-    for name in training_fields():
-        found[f"training.{name}"] = (
-            _Declared("False", never=NEVER[name]) if name in NEVER else _Declared(LIVE.get(name, ""))
-        )
+    for name, known in training_fields().items():
+        live = both(LIVE.get(name, ""), "not sft.rows" if known.grpo and name not in READ_BY_SFT else "")
+        found[f"training.{name}"] = _Declared("False", never=NEVER[name]) if name in NEVER else _Declared(live)
     return found
 
 

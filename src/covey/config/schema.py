@@ -9,7 +9,7 @@ from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.model import ModelConfig
 from covey.config.groups.objectives import ObjectiveConfig, check_objective
 from covey.config.groups.rewards import RewardsConfig
-from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig, ProfileConfig
+from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig, ProfileConfig, SftConfig
 from covey.config.groups.sampling import RolloutConfig, SpeedConfig, check_rollout, check_token_budget
 from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, Group, option, show
@@ -68,6 +68,8 @@ class Config(Group):
     """When and how the model is evaluated on held-out problems."""
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     """What `covey profile` samples."""
+    sft: SftConfig = field(default_factory=SftConfig)
+    """What `covey sft` learns, and how."""
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     """What is logged and shown."""
     launch: LaunchConfig = field(default_factory=LaunchConfig)
@@ -96,7 +98,9 @@ class Config(Group):
         check_objective(self.objective, self.training)
         check_token_budget(self.speed.max_tokens, self.training)
         check_rollout(self.rollout, self.training)
-        if not self.dataset.has_source and self.environment.factory is None:
+        if self.sft.rows is not None:
+            self._check_supervised()
+        elif not self.dataset.has_source and self.environment.factory is None:
             raise BadKeyError(
                 "dataset",
                 f" has no source: set dataset.task (built in: {', '.join(TASKS)}), dataset.id (a name on the hub), "
@@ -110,6 +114,24 @@ class Config(Group):
                 "expanded model, which the run has not written yet. Write it first (covey expand-vocab MODEL FOLDER "
                 "--size N), and use model.name=FOLDER without model.reasoning_vocab_size; or set "
                 "training.vllm_mode=colocate.",
+            )
+
+    def _check_supervised(self) -> None:
+        """Check that `sft.rows` can be learnt by this run."""
+        environment, vocabulary = self.environment, self.model.reasoning_vocab_size
+        others = {"environment": environment.used or environment.rollout_func, "model.reasoning_vocab_size": vocabulary}
+        others |= {"training.use_vllm": self.training.use_vllm, "training.staleness": self.training.staleness}
+        if used := next((key for key, is_used in others.items() if is_used), None):
+            raise BadKeyError(
+                used,
+                f" cannot be used with sft.rows={show(self.sft.rows)}: supervised training reads its completions, and "
+                "evaluates with Covey's own engine. Leave one of the two out.",
+            )
+        if self.evaluation.every_steps and not self.dataset.has_source:
+            raise BadKeyError(
+                "evaluation.every_steps",
+                f"={show(self.evaluation.every_steps)} has no held-out problems, as dataset has no source: name a "
+                "dataset, or set it to 0.",
             )
 
     def _check_rewards(self) -> None:

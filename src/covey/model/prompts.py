@@ -1,4 +1,4 @@
-"""Prompts through a tokenizer: rendered, measured and truncated."""
+"""Prompts through a tokenizer: rendered, measured and truncated; and what is learnt after them."""
 
 from __future__ import annotations
 
@@ -187,3 +187,67 @@ def cut_left(tokenizer: PreTrainedTokenizerBase) -> Callable[[str, int], str]:
         return text[offsets[count][0] :] if count < len(offsets) else ""
 
     return cut
+
+
+def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The special token that the chat template puts after an assistant's answer; None without one."""
+    marker = "covey7answer"
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": marker}]
+    try:
+        text = render(tokenizer, messages, answering=False)
+    except ModelError:  # it may need arguments, or refuse such a conversation; the prompts of the data are rendered too
+        return None
+    _, _, tail = text.rpartition(marker)
+    ids = tokenizer(tail, add_special_tokens=False).input_ids
+    return next((int(i) for i in ids if i in set(tokenizer.all_special_ids)), None)
+
+
+NOT_LEARNT = -100
+"""The label of a token without a loss, as in PyTorch."""
+
+
+def labelled(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: Any,
+    completion: Any,
+    end: int,
+    arguments: TemplateArguments = None,
+    *,
+    every_turn: bool = True,
+    tag: str = "think",
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Tokens and labels of an example: of each turn of the assistant its text, after exactly what the model would see,
+    and the token that ends the turn; nothing that a template writes after it.
+
+    Turns share a sequence as far as the template shows those before as they were written; else a new one begins.
+
+    Args:
+        prompt: messages, or a text that is taken as it is.
+        completion: what is written: a text, or messages, also of others than the assistant.
+        end: the token that ends a turn.
+        every_turn: whether every turn of the assistant in the completion is learnt, or the last one.
+        tag: of thinking; one that the template has opened is not written twice.
+    """
+    turns = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
+    spoken = [at for at, turn in enumerate(turns) if turn["role"] == "assistant"][0 if every_turn else -1 :]
+    ids, labels = list[int](), list[int]()
+    for at in spoken:
+        context = prompt if isinstance(prompt, str) else [*prompt, *turns[:at]]
+        before = render(tokenizer, context, arguments)
+        text = turns[at]["content"] or ""
+        if not isinstance(prompt, str):
+            whole = render(tokenizer, [*context, turns[at]], arguments, answering=False)
+            calls = turns[at].get("tool_calls") and whole.startswith(before)
+            text = (
+                whole[len(before) :]
+                if calls
+                else text.removeprefix(thinking_prefix(tokenizer, context, tag, arguments))
+            )
+        text = text.partition(str(tokenizer.decode([end])))[0]
+        seen, said = (list(tokenizer(one, add_special_tokens=False).input_ids) for one in (before, text))
+        if ids and seen[: len(ids)] != ids:
+            yield ids, labels
+            ids, labels = [], []
+        labels = [*labels, *[NOT_LEARNT] * (len(seen) - len(ids)), *said, end]
+        ids = [*seen, *said, end]
+    yield ids, labels

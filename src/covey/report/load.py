@@ -106,6 +106,13 @@ def data_of(config: Mapping[str, Any]) -> str:
     return str(named or (f"{rows:,} rows" if isinstance(rows, int) else ""))
 
 
+def objective_of(config: Mapping[str, Any]) -> str:
+    """The objective of a run's config, `sft` of supervised training; empty where it is not known."""
+    if (config.get("sft") or {}).get("rows"):
+        return "sft"
+    return str((config.get("objective") or {}).get("name") or "")
+
+
 def environment_text(config: Mapping[str, Any]) -> str:
     """The environments of a config, without the folders of files; empty without any."""
     factory = (config.get("environment") or {}).get("factory")

@@ -16,7 +16,7 @@ from covey.advice import command
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import ends_text, markdown_table, value_text
 from covey.model.starter import STARTERS
-from covey.report.load import RunRecord, environment_text, load_run, short_name
+from covey.report.load import RunRecord, environment_text, load_run, objective_of, short_name
 from covey.report.summary import Change, changes, key_settings
 from covey.report.tables import sampling_text
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations
@@ -58,19 +58,20 @@ def model_card(
     """
     config = _public(record.config)
     model, dataset = config.get("model") or {}, config.get("dataset") or {}
-    objective = str((config.get("objective") or {}).get("name") or "grpo").rpartition(":")[2]
+    objective = (objective_of(config) or "grpo").rpartition(":")[2]
     evaluated = changes(record, _step(record, state))
     stored = [
         found for found in list_evaluations(record.run.root, skip_damaged=True) if found.done and _is_of(found, state)
     ]
     title = hub_id.rpartition("/")[2] if hub_id else record.name
     name, on_hub = str(model.get("name") or "an unknown model"), _is_hub_id(record)
+    examples = f"`{rows}`" if (rows := (config.get("sft") or {}).get("rows")) else ""
     linked = f"[{name}](https://huggingface.co/{name})" if on_hub else f"`{name}`"
     parts = [
         "---\n" + yaml.safe_dump(_metadata(record, title, evaluated, adapters), sort_keys=False) + "---\n",
         f"# {title}\n",
-        f"{linked} trained with {_OBJECTIVES.get(objective, objective)} on "
-        f"{_data(dataset)}, with Covey on top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
+        f"{linked} trained with {_OBJECTIVES.get(objective, objective)} on {examples or _data(dataset)}, with Covey on "
+        f"top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
         *_results(evaluated, stored),
         *_usage(hub_id or "FOLDER", revision, name, adapters, dataset),
         *_tools(config),
@@ -89,6 +90,7 @@ def model_card(
 
 
 _OBJECTIVES = {
+    "sft": "supervised training",
     **{"grpo": "GRPO", "maxent": "MaxEnt-GRPO", "dr_grpo": "Dr. GRPO", "maxrl": "MaxRL", "xdr": "xDr.GRPO"},
     **{"passk": "pass@k policy optimisation", "unique": "uniqueness-aware GRPO", "darling": "DARLING"},
     **{"seed": "SEED-GRPO", "quantile": "quantile advantages", "unlikely": "the unlikeliness reward"},
@@ -106,8 +108,7 @@ def _metadata(record: RunRecord, title: str, evaluated: Sequence[Change], adapte
         found["base_model"] = model["name"]
     if dataset.get("id"):
         found["datasets"] = [dataset["id"]]
-    objective = str((record.config.get("objective") or {}).get("name") or "grpo")
-    found["tags"] = ["covey", "trl", objective.rpartition(":")[2]]
+    found["tags"] = ["covey", "trl", (objective_of(record.config) or "grpo").rpartition(":")[2]]
     results = [
         {
             "task": {"type": "text-generation"},

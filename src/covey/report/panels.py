@@ -263,6 +263,7 @@ def _completions(rows: Sequence[Row]) -> list[Panel]:
     copied = _trained_and_held_out(rows, f"train/{names.REPEATS_PROMPT}", names.REPEATS_PROMPT)
     copied = [line for line in copied if any(value for _, value in line.points)]
     repeats = "Share whose final text is a piece of the question."
+    learnt = "Share of the learnt tokens that the model would have written."
     return [
         Panel("signal", "Groups without signal", _lines(rows, signal), "percent", equal),
         Panel("format", "Format compliance", _evaluated(rows, names.FORMAT), "percent", well_formed),
@@ -271,6 +272,7 @@ def _completions(rows: Sequence[Row]) -> list[Panel]:
         Panel("truncated", "Truncated completions", truncated, "percent", "Share that ran into the length limit."),
         Panel("repeats", "Completions that repeat the prompt", copied, "percent", repeats),
         Panel("entropy", "Entropy per token", _lines(rows, policy), note="Of the policy, in nats."),
+        Panel("token_accuracy", "Token accuracy", _lines(rows, ("training", names.TOKEN_ACCURACY)), "percent", learnt),
     ]
 
 
@@ -344,6 +346,7 @@ def _sampler(rows: Sequence[Row]) -> list[Panel]:
 
 def _optimiser(rows: Sequence[Row]) -> list[Panel]:
     clipped = _lines(rows, ("either", names.CLIP_REGION), ("low", names.CLIP_LOW), ("high", names.CLIP_HIGH))
+    supervised = any(names.TOKEN_ACCURACY in row for row in rows)
     return [
         Panel("clip", "Clipped tokens", clipped, "percent", "Probability ratio outside the clipping range."),
         Panel("grad_norm", "Gradient norm", _lines(rows, ("norm", names.GRAD_NORM))),
@@ -351,7 +354,7 @@ def _optimiser(rows: Sequence[Row]) -> list[Panel]:
             "loss",
             "Loss",
             _lines(rows, ("loss", names.LOSS)),
-            note="No measure of progress: advantages are relative to the group.",
+            note="Per token." if supervised else "No measure of progress: advantages are relative to the group.",
             from_zero=False,
         ),
         Panel("learning_rate", "Learning rate", [Series("rate", series(rows, names.LEARNING_RATE), smooth=False)]),

@@ -279,6 +279,8 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
         functions = [f"{name} × {weight:g}" for name, weight in zip(functions, weights, strict=True)]
     packages, commit = record.environment.get("packages") or {}, str(record.environment.get("git_commit") or "")
     memory = [max((v for _, v in series(record.rows, key)), default=0.0) for key in _MEMORY]
+    examples = (config.get("sft") or {}).get("rows")
+    supervised = {"supervised training on": examples, "objective": None, "completions per prompt": None, "β": None}
     listed = {
         "script": config.get("script"),
         "objective": objective.get("name"),
@@ -299,6 +301,7 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
         if packages
         else None,
         "commit": commit and commit[:10] + (" + changes" if record.environment.get("git_modified") else ""),
+        **(supervised if examples else {}),
     }
     return [
         (name, f"{value:g}" if isinstance(value, float) else str(value))

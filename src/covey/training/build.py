@@ -7,6 +7,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from covey.advice import install
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
-from covey.config.groups.training import OWN_FIELDS
+from covey.config.groups.running import SftConfig
+from covey.config.groups.training import OWN_FIELDS, training_fields
 from covey.config.secrets import without_secrets
 from covey.config.values import show
 from covey.config.vllm import colocated_share
@@ -31,11 +33,13 @@ from covey.training.checks.trackers import trackers
 from covey.training.replaced import all_replaced
 
 if TYPE_CHECKING:
+    import datasets
     from transformers import PreTrainedTokenizerBase
 
     from covey.data import LoadedData
     from covey.environments.runner import EnvironmentRunner
     from covey.rollout import InferenceEngine
+    from covey.training.trl.sft import SFTTrainer
     from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
 
 
@@ -46,8 +50,8 @@ _BUSY_COMPLETIONS = 32
 _GOOD_COMPLETIONS = 64
 
 
-def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str]]:
-    """TRL's arguments for a config, and notes for the user.
+def trl_config(config: Config, run: RunDirectory) -> tuple[Any, list[str]]:
+    """TRL's arguments for a config, a `GRPOConfig` or with `sft.rows` an `SFTConfig`, and notes for the user.
 
     On a CPU, `use_cpu=true` and `bf16=false` are set.
 
@@ -60,6 +64,9 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     from covey.training.processes import asks_for_fsdp, let_cpus_shard, mesh_arguments
 
     values: dict[str, Any] = {name: value for name, value in config.training.values.items() if name not in OWN_FIELDS}
+    if supervised := config.sft.rows is not None:
+        values = {name: value for name, value in values.items() if not training_fields()[name].grpo}
+        values |= _sft_values(config.sft)
     values["report_to"] = trackers(config) or "none"
     if config.environment.used:
         most = config.environment.max_turns
@@ -74,7 +81,7 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
         # With a limit of 1, transformers deletes the newest checkpoint at the end of training, and keeps the best.
         values["save_total_limit"] = 2
         notes.append("training.save_total_limit=1 keeps two checkpoints: the newest and the best.")
-    if config.model.use_generation_config:
+    if config.model.use_generation_config and not supervised:
         generation = own_generation_config(config.model)
         more = {} if generation is None else other_options(generation)
         values |= (own := own_sampling(config.model, required=not more))
@@ -97,25 +104,37 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     values |= {"model_init_kwargs": model_kwargs or None, "trust_remote_code": config.model.trust_remote_code}
     values |= {"eval_strategy": "no", "disable_tqdm": True}
     args = _accepted(values, config)
-    if torch.accelerator.is_available() and not args.use_cpu and not args.use_vllm and config.rollout.engine is None:
-        notes += _slow_sampling(fsdp=fsdp)
-    if torch.accelerator.is_available() and not args.use_cpu:
+    if torch.accelerator.is_available() and not args.use_cpu and not supervised:
+        if not args.use_vllm and config.rollout.engine is None:
+            notes += _slow_sampling(fsdp=fsdp)
         notes += _idle_gpu(args)
     if fsdp and args.distributed_state is not None:
         let_cpus_shard(args.distributed_state)
     return args, notes
 
 
-def _accepted(values: dict[str, Any], config: Config) -> GRPOConfig:
+def _sft_values(settings: SftConfig) -> dict[str, Any]:
+    """Of the group `sft`, what TRL reads. (The examples come as tokens, none longer than the limit.)"""
+    values = asdict(settings)
+    for name in ("rows", "right_only", "per_prompt", "every_turn", "completion_only_loss"):
+        del values[name]
+    values["train_sampling_strategy"] = "group_by_length" if values.pop("group_by_length") else "random"
+    values["max_length"] = settings.max_length if settings.packing else None
+    return values
+
+
+def _accepted(values: dict[str, Any], config: Config) -> Any:
     """TRL's arguments with these values. Raises a `ConfigError` if TRL, or `torch.compile`, does not accept them."""
     from accelerate.utils import DynamoBackend
 
+    from covey.training.trl.sft import SFTConfig
     from covey.training.trl.trainer import GRPOConfig
 
+    kind = GRPOConfig if config.sft.rows is None else SFTConfig
     try:
-        args = GRPOConfig(**values)
+        args = kind(**values)
     except Exception as error:  # transformers raises errors of many types
-        key = _refused(values, config.training.values) or "these training.* settings"
+        key = _refused(kind, values, config.training.values) or "these training.* settings"
         raise ConfigError(f"TRL does not accept {key}: {one_line(error)}") from error
     if args.torch_compile and args.torch_compile_backend.upper() not in DynamoBackend.__members__:
         raise ConfigError(
@@ -151,7 +170,7 @@ def _set_precision(values: dict[str, Any], dtype: str | None) -> list[str]:
     return [_emulated(half)]
 
 
-def used_otherwise(config: Config, args: GRPOConfig) -> list[str]:
+def used_otherwise(config: Config, args: Any) -> list[str]:
     """The switches and numbers of `training` that this machine, Covey or TRL sets otherwise than the config, each as
     `key=value` with the value used."""
     names = {*config.training.values, "use_cpu", "bf16", "fp16"} - {*OWN_FIELDS, "push_to_hub"}
@@ -206,20 +225,18 @@ def _emulated(kind: str | None) -> str:
     )
 
 
-def _refused(values: dict[str, Any], settings: Mapping[str, Any]) -> str | None:
+def _refused(kind: type, values: dict[str, Any], settings: Mapping[str, Any]) -> str | None:
     """The setting without which TRL accepts the others, as `training.name=value`; None if it is not a single one."""
-    from covey.training.trl.trainer import GRPOConfig
-
     for name in (name for name in settings if name in values):
         with contextlib.suppress(Exception):
-            GRPOConfig(**{other: value for other, value in values.items() if other != name})
+            kind(**{other: value for other, value in values.items() if other != name})
             return f"training.{name}={show(settings[name])}"
     return None
 
 
 def build_trainer(
     config: Config,
-    args: GRPOConfig,
+    args: Any,
     source: str,
     loaded: LoadedData,
     reward_funcs: list[Any],
@@ -227,7 +244,8 @@ def build_trainer(
     objective: dict[str, Any],
     environments: EnvironmentRunner | None = None,
     rollout_func: Callable[..., Any] | None = None,
-) -> GRPOTrainer:
+    examples: datasets.Dataset | None = None,
+) -> GRPOTrainer | SFTTrainer:
     """The trainer, with its model and adapters loaded.
 
     Args:
@@ -235,6 +253,7 @@ def build_trainer(
         environments: what the model meets; None for no environment and no tools.
         rollout_func: generates the completions in the trainer's place.
         objective: from `objective_arguments`.
+        examples: `input_ids` and `labels` of supervised training; None trains with GRPO.
 
     Raises:
         ModelError: the weights cannot be loaded.
@@ -244,33 +263,39 @@ def build_trainer(
 
     from covey.model.reasoning_vocab import ReasoningVocabulary
     from covey.training.callbacks import load_callbacks
+    from covey.training.trl.sft import SFTTrainer
     from covey.training.trl.trainer import GRPOTrainer, load_base_model
 
-    callbacks = load_callbacks(config.callbacks, config.evaluation)
-    engine = _own_engine(config, args, source, tokenizer)
+    common: dict[str, Any] = {"args": args, "processing_class": tokenizer, "speed": config.speed}
+    common["callbacks"] = load_callbacks(config.callbacks, config.evaluation)
+    expanded = (Path(source) / MAP_FILE).is_file()
+    if examples is not None and expanded:
+        raise ConfigError(
+            f"model.name={config.model.name} has a reasoning vocabulary, whose tokens are for thinking only, which "
+            "supervised training does not know: train the model first, then `covey expand-vocab`."
+        )
+    engine = None if examples is not None else _own_engine(config, args, source, tokenizer)
     quantization = quantization_config(config.model)
     check_adapters(config.model.lora)
     rows = None
-    if config.model.lora.active and (Path(source) / MAP_FILE).is_file():
+    if config.model.lora.active and expanded:
         vocabulary = ReasoningVocabulary.load(source)
         rows = trainable_rows(source, vocabulary, trust_remote_code=config.model.trust_remote_code)
-    with _naming_refusals(config):
-        policy: Any = source
+    trainer: GRPOTrainer | SFTTrainer
+    with _naming_refusals(config), warnings.catch_warnings():
+        common["model"] = source
         if config.model.lora.path is not None:
-            policy = with_adapters(load_base_model(source, args, quantization), config.model.lora)
+            common["model"] = with_adapters(load_base_model(source, args, quantization), config.model.lora)
             args.model_init_kwargs = quantization = None  # TRL does not need them any more
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="You are using '(environment_factory|rollout_func)'")
+        common |= {"peft_config": lora_config(config.model.lora, rows), "quantization_config": quantization}
+        warnings.filterwarnings("ignore", message="You are using '(environment_factory|rollout_func)'")
+        if examples is not None:
+            trainer = SFTTrainer(**common, train_dataset=examples)
+        else:
             trainer = GRPOTrainer(
-                model=policy,
+                **common,
                 reward_funcs=reward_funcs,
-                args=args,
                 train_dataset=loaded.train,
-                processing_class=tokenizer,
-                callbacks=callbacks,
-                peft_config=lora_config(config.model.lora, rows),
-                quantization_config=quantization,
-                speed=config.speed,
                 engine=engine,
                 asynchronous=Asynchronous.of(config),
                 vllm_lora_sync=config.training.vllm_lora_sync,
@@ -289,7 +314,7 @@ def build_trainer(
     if args.model_init_kwargs:  # checkpoints hold the arguments
         args.model_init_kwargs = without_secrets(args.model_init_kwargs)
     trainer.remove_callback(PrinterCallback)  # the display replaces it
-    if args.use_vllm:
+    if trainer.use_vllm:
         trainer.vllm_generation.sync_tolerance = config.launch.sync_tolerance
     return trainer
 
@@ -372,7 +397,7 @@ def check_optimizer(args: GRPOConfig) -> None:
         raise ConfigError(f"{keys}, cannot be used: {one_line(error)}") from error
 
 
-def save_final_model(trainer: GRPOTrainer, run: RunDirectory, *, merge: bool, wait: Callable[[], None]) -> None:
+def save_final_model(trainer: Any, run: RunDirectory, *, merge: bool, wait: Callable[[], None]) -> None:
     """Write `final_model/` atomically: to a temporary folder, then renamed.
 
     Args:

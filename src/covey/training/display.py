@@ -58,6 +58,7 @@ HEADLINES = (
     _Headline(names.TOOL_CALLS, "tool calls", "calls", "{:.2f}".format, "{:+.2f}".format),
     _Headline(names.ENVIRONMENT_TURNS, "turns", "turns", "{:.1f}".format, "{:+.1f}".format),
     _Headline(names.KL, "KL", "kl", "{:.3g}".format),
+    _Headline(names.TOKEN_ACCURACY, "token accuracy", "tokens right", "{:.1%}".format, lambda d: f"{100 * d:+.1f}"),
 )
 
 
@@ -155,7 +156,7 @@ class Display:
             self._print_pending()
             self._pending = (step, {})
         self._pending[1].update(metrics)
-        if names.REWARD in metrics or step == self._start_step:
+        if names.REWARD in metrics or names.TOKEN_ACCURACY in metrics or step == self._start_step:
             self._print_pending()
 
     def _print_pending(self) -> None:
@@ -268,6 +269,9 @@ class Display:
             for one in shown
         ]
         speed = self._latest.get(names.COMPLETIONS_PER_SECOND)
+        if names.TOKEN_ACCURACY in self._latest:  # supervised training samples nothing
+            loss = self._history.get(names.LOSS, [])
+            return [*found, *(_Figure("loss", f"{value:.3f}", points=loss) for _, value in loss[-1:])]
         return [*found, _Figure("completions/s", _speed(speed) if speed else "…")]
 
     def _print(self, text: str, style: str = "") -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,31 +21,41 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey import data
 from covey.config import Config
+from covey.data.examples import Example, as_asked, read_examples
 from covey.environments.runner import EnvironmentRunner, environment_rewards
-from covey.errors import ConfigError, CoveyError, RunDirectoryError
+from covey.errors import ConfigError, CoveyError, DataError, RunDirectoryError
 from covey.evaluation.grading import answer_asked_by, check_evaluation
 from covey.evaluation.stored import prompts_of
 from covey.importing import import_object
 from covey.model.adapters import check_adapters, quantization_config
 from covey.model.load import check_files, check_model, load_tokenizer, source_options
-from covey.model.prompts import cut_left, prompt_ids, prompt_lengths, render, thinking_prefix
+from covey.model.prompts import (
+    NOT_LEARNT,
+    cut_left,
+    labelled,
+    prompt_ids,
+    prompt_lengths,
+    render,
+    thinking_prefix,
+    turn_end,
+)
 from covey.model.reward_model import RewardModel, load_all, reward_models
 from covey.rewards.runner import RewardRunner
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.metrics import read_metrics
-from covey.training.build import check_optimizer, grpo_config
+from covey.training.build import check_optimizer, trl_config
 from covey.training.checkpoint.vocab_expansion import check_reasoning
 from covey.training.checks.data import columns_wanted
 from covey.training.checks.findings import CHECKS, SAMPLE, Mark, PreflightFinding, Stage
 from covey.training.checks.needs import check_attention, check_hardware, check_rewards
 
 if TYPE_CHECKING:
+    import datasets
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from covey.data import LoadedData
     from covey.training.advantages import Given
-    from covey.training.trl.trainer import GRPOConfig
 
 
 T = TypeVar("T")
@@ -84,7 +94,7 @@ class Examination:
     left_out: Collection[str] = ()
     """Keys whose code the config lacks, as it may not run: what needs it is not checked."""
 
-    objective_arguments: dict[str, Any] = field(init=False)
+    objective_arguments: dict[str, Any] = field(init=False, default_factory=dict)
     runner: RewardRunner = field(init=False)
     models: Mapping[str, RewardModel] = field(init=False, default_factory=dict)
     """The reward models, by their names among the rewards."""
@@ -102,7 +112,10 @@ class Examination:
     model: PretrainedConfig = field(init=False)
     prompts: list[list[int]] = field(init=False)
     """The tokens of some prompts."""
-    args: GRPOConfig = field(init=False)
+    args: Any = field(init=False)
+    """TRL's: a `GRPOConfig`, or an `SFTConfig`."""
+    examples: datasets.Dataset | None = field(init=False, default=None)
+    """`input_ids` and `labels` of supervised training."""
 
     def __iter__(self) -> Iterator[PreflightFinding]:
         settings = "settings" not in (yield from self._made(Stage.SETTINGS))
@@ -110,10 +123,14 @@ class Examination:
         asked = (yield from self._rewards()) if made else None
         found = yield from self._attempt("model", lambda: check_files(self.config.model.name))
         yield from self._attempt("adapters", lambda: check_adapters(self.config.model.lora))
-        if asked is not None and not any(key.startswith("environment.") for key in self.left_out):
+        supervised = self.config.sft.rows is not None
+        if supervised and not self.config.dataset.has_source:
+            self.loaded, self.unrewarded = data.LoadedData([], {}, []), {}
+        elif asked is not None and not any(key.startswith("environment.") for key in self.left_out):
             yield from self._data()
+        examples = (yield from self._examples()) if supervised and hasattr(self, "unrewarded") else []
         self.progress("Loading PyTorch …")
-        if settings and "objective.name" not in self.left_out:
+        if settings and not supervised and "objective.name" not in self.left_out:
             yield from self._objective()
         if found is not None and "model.trust_remote_code" not in self.left_out:
             yield from self._model()
@@ -121,8 +138,10 @@ class Examination:
             yield from self._made(Stage.MODEL_CONFIG)
         if settings:
             yield from self._hardware()
-        if hasattr(self, "tokenizer") and hasattr(self, "unrewarded") and (yield from self._prompts()):
-            yield from self._made(Stage.MODEL)
+        if hasattr(self, "tokenizer") and hasattr(self, "unrewarded"):
+            fine = (yield from self._prompts()) if len(self.loaded.train) else True
+            if fine and (not supervised or (examples and (yield from self._label(examples)))):
+                yield from self._made(Stage.MODEL)
 
     def close(self) -> None:
         """End the processes of environments and tools."""
@@ -150,7 +169,8 @@ class Examination:
         """The listed checks of a stage. Returns the names of those without which the run cannot go on."""
         failed = set[str]()
         for check in CHECKS:
-            if check.stage is stage and (self.is_main or not check.main_only):
+            left_out = check.of_grpo and self.config.sft.rows is not None
+            if check.stage is stage and (self.is_main or not check.main_only) and not left_out:
                 if stage is Stage.MODEL:
                     self.progress(f"Checking: {check.name} …")
                 try:
@@ -212,6 +232,53 @@ class Examination:
             yield columns_wanted(self.config, self.environments, loaded.train.column_names)
         yield from self._made(Stage.DATA)
 
+    def _examples(self) -> Findings[list[Example]]:
+        """The examples of supervised training, as they are written; none if they cannot be read."""
+        held_out = [prompt for rows in self.loaded.evaluation.values() for prompt in prompts_of(rows)]
+        found = yield from self._attempt("examples", lambda: read_examples(self.config, held_out))
+        yield from (PreflightFinding(Mark.NOTE, "examples", note) for note in (found[1] if found else ()))
+        return found[0] if found else []
+
+    def _label(self, examples: Sequence[Example]) -> Findings[bool]:
+        """Make tokens of the examples. Whether there are any."""
+        import datasets
+
+        config, tokenizer, most = self.config, self.tokenizer, self.config.sft.max_length
+        self.progress("Making tokens of the examples …")
+        ends = tokenizer.eos_token_id, turn_end(tokenizer) or tokenizer.eos_token_id
+        whole = not config.sft.packing or config.sft.packing_strategy == "bfd"
+
+        def label() -> list[tuple[list[int], list[int]]]:
+            rows = list[tuple[list[int], list[int]]]()
+            for prompt, completion in examples:
+                special = not tokenizer.chat_template or any(one in prompt for one in tokenizer.all_special_tokens)
+                plain = isinstance(prompt, str) and isinstance(completion, str) and special
+                asked = prompt if plain else as_asked(prompt, config.dataset)
+                more: dict[str, Any] = {"every_turn": config.sft.every_turn, "tag": config.rewards.think_tag}
+                more["arguments"] = config.training.chat_template_kwargs
+                rows += labelled(tokenizer, asked, completion, ends[not plain], **more)
+            if most is not None and whole and all(len(ids) > most for ids, _ in rows):
+                raise DataError(
+                    f"sft.rows={config.sft.rows}: all {len(rows)} examples are longer than sft.max_length={most} "
+                    f"tokens; the shortest has {min(len(ids) for ids, _ in rows)}. Raise the limit, or set it to null."
+                )
+            return rows
+
+        made = yield from self._attempt("examples", label)
+        if made is None:
+            return False
+        rows = [row for row in made if most is None or not whole or len(row[0]) <= most]
+        if len(rows) < len(made):
+            text = f"{len(made) - len(rows)} of {len(made)} examples are left out, longer than sft.max_length={most}"
+            yield PreflightFinding(Mark.NOTE, "examples", text)
+        self.prompts = [ids for ids, _ in rows]
+        labels = [labels for _, labels in rows] if config.sft.completion_only_loss else self.prompts
+        self.examples = datasets.Dataset.from_dict({"input_ids": self.prompts, "labels": labels})
+        learnt, total = sum(one != NOT_LEARNT for row in labels for one in row), sum(map(len, self.prompts))
+        result = f"{len(rows)} examples of {total:,} tokens, {learnt:,} of them learnt"
+        yield PreflightFinding(Mark.FINE, "examples", result)
+        return True
+
     def _load_data(self) -> bool:
         config, runner = self.config, self.environments
         asked = answer_asked_by(config)
@@ -269,7 +336,7 @@ class Examination:
             quantization_config(config.model)
             load_callbacks(config.callbacks, config.evaluation)
             with self.quietly():
-                self.args, notes = grpo_config(config, self.run)
+                self.args, notes = trl_config(config, self.run)
                 check_optimizer(self.args)
             return notes
 

@@ -1,4 +1,4 @@
-"""A training run, from a config to a run directory: `covey train`."""
+"""A training run, from a config to a run directory: `covey train`, and with examples `covey sft`."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from covey.runlog.metrics import MetricsWriter
     from covey.training.advantages import Given
     from covey.training.display import Display
+    from covey.training.trl.sft import SFTTrainer
     from covey.training.trl.trainer import GRPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -172,13 +173,15 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
                 checked.objective_arguments,
                 checked.environments,
                 checked.rollout_func,
+                checked.examples,
             )
-            trainer.recorder = CompletionRecorder(
-                {*trainer.eos_token_ids, tokenizer.pad_token_id},
-                keeps_ids=(Path(source) / MAP_FILE).is_file(),
-                tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
-                prompt_prefix=runner.prompt_prefix,
-            )
+            if checked.examples is None:
+                trainer.recorder = CompletionRecorder(
+                    {*trainer.eos_token_ids, tokenizer.pad_token_id},
+                    keeps_ids=(Path(source) / MAP_FILE).is_file(),
+                    tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
+                    prompt_prefix=runner.prompt_prefix,
+                )
             if processes.is_main:
                 check_disk_space(trainer, run, keeps_best=config.evaluation.keep_best)
         with processes.all_or_none():
@@ -212,7 +215,7 @@ class _Job:
     own: RunDirectory
     """Where this process writes its records: the main one into the run, the others into a temporary folder."""
     plan: ResumePlan
-    trainer: GRPOTrainer
+    trainer: GRPOTrainer | SFTTrainer
     loaded: LoadedData
     tokenizer: PreTrainedTokenizerBase
     rewards: RewardRunner
@@ -233,7 +236,7 @@ def _train(job: _Job, console: Any) -> RunResult:
 
     config, run, own, plan, trainer = job.config, job.run, job.own, job.plan, job.trainer
     total = trainer.total_steps
-    title = f"{config.model.name} on {config.dataset.label} · {run.root}"
+    title = f"{config.model.name} on {config.sft.rows or config.dataset.label} · {run.root}"
     mine = plan.checkpoint if job.processes.is_main else None
     writer, repairs = open_metrics(own, plan.step if plan.checkpoint else None, mine)
     _print_notes(console, repairs)

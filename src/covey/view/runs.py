@@ -21,7 +21,7 @@ from covey.errors import ConfigError, CoveyError, RunDirectoryError, one_line
 from covey.evaluation.comparison import metric_of
 from covey.report.completion_findings import Evidence
 from covey.report.findings import findings
-from covey.report.load import RunRecord, data_of, model_of, read_run
+from covey.report.load import RunRecord, data_of, model_of, objective_of, read_run
 from covey.report.panels import axes
 from covey.report.summary import Change, changes, evaluations, figure_of, how_it_ended, key_settings
 from covey.report.tables import evaluation_rows, modes_rows
@@ -135,7 +135,7 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "message": message,
         "model": _text(model_of(config)),
         "data": _text(data_of(config)),
-        "objective": _text((config.get("objective") or {}).get("name")),
+        "objective": _text(objective_of(config)),
         "step": record.step,
         "max_steps": record.max_steps,
         "tokens": int(spent["tokens"][-1]) if spent["tokens"] else None,

@@ -14,7 +14,7 @@ from covey import GRPOTrainer
 from covey.config import SpeedConfig, load
 from covey.runlog.directory import RunDirectory
 from covey.training.asynchronous.settings import Asynchronous
-from covey.training.build import grpo_config
+from covey.training.build import trl_config
 from trainers import build_trainer
 
 OPTIONS: dict[str, Any] = {
@@ -114,14 +114,14 @@ def test_nothing_is_named_without_it(tiny_model: str, tmp_path: Path, caplog: py
 
 def test_the_key_asks_for_all_of_it(models: dict[str, str], tmp_path: Path) -> None:
     words = [f"model.name={models['all']}", "model.use_generation_config=true", f"output_dir={tmp_path}"]
-    args, notes = grpo_config(load(words), RunDirectory(tmp_path))
+    args, notes = trl_config(load(words), RunDirectory(tmp_path))
     assert (args.min_p, args.temperature, args.top_k, args.repetition_penalty) == (0.5, 0.1, 3, 5.0)
     five = {"min_p", "temperature", "top_k", "repetition_penalty"}
     assert args.generation_kwargs.keys() == OPTIONS.keys() - five
     assert any("typical_p=0.2" in note for note in notes)
     only = [f"model.name={models['suppress_tokens']}", *words[1:]]
-    assert grpo_config(load(only), RunDirectory(tmp_path))[0].generation_kwargs == {
+    assert trl_config(load(only), RunDirectory(tmp_path))[0].generation_kwargs == {
         "suppress_tokens": OPTIONS["suppress_tokens"]
     }
-    args, _ = grpo_config(load([*words, "training.staleness=1"]), RunDirectory(tmp_path))
+    args, _ = trl_config(load([*words, "training.staleness=1"]), RunDirectory(tmp_path))
     assert args.generation_kwargs is None

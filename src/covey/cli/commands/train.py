@@ -1,10 +1,11 @@
-"""`covey train`: train with a live display, and print a summary at the end."""
+"""`covey train` and `covey sft`: train with a live display, and print a summary at the end."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -15,7 +16,7 @@ from covey.cli import config_arguments
 from covey.cli.config_arguments import Request
 from covey.cli.json_output import add_json, print_json
 from covey.cli.main_process import is_main
-from covey.config import Composed
+from covey.config import Composed, Flag, differences, load
 from covey.config.compose.recipe import holds_rows
 from covey.config.groups.dataset import without_suffix
 from covey.errors import ConfigError
@@ -24,24 +25,26 @@ from covey.runlog.directory import RunDirectory, temporary_folder
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "train",
-        help="train a model",
-        description="Train with GRPO. Without arguments: the starter model on arithmetic, in minutes, without a GPU.",
-    )
-    config_arguments.add_arguments(parser)
-    parser.add_argument(
-        *("--multirun", "-m"),
-        action="store_true",
-        help="a sweep: key=a,b or group=a,b or key=range(1,4) runs every combination, one after the other or where "
-        "hydra/launcher=… sends them, and compares them at the end",
-    )
-    add_json(parser, "print the figures at the end as JSON, and everything else on stderr")
-    parser.set_defaults(run=run)
+    grpo = "Train with GRPO. Without arguments: the starter model on arithmetic, in minutes, without a GPU."
+    sft = "Supervised training on sft.rows=FILE, with prompt and completion, or messages; or on the right completions "
+    sft += "of a run, sft.rows=RUN. The run directory is like that of `covey train`."
+    for name, what, text in (("train", "train a model", grpo), ("sft", "train on examples, before GRPO", sft)):
+        parser = commands.add_parser(name, help=what, description=text)
+        config_arguments.add_arguments(parser)
+        parser.add_argument(
+            *("--multirun", "-m"),
+            action="store_true",
+            help="a sweep: key=a,b or group=a,b or key=range(1,4) runs every combination, one after the other or where "
+            "hydra/launcher=… sends them, and compares them at the end",
+        )
+        add_json(parser, "print the figures at the end as JSON, and everything else on stderr")
+        parser.set_defaults(run=run, supervised=name == "sft")
 
 
 def run(arguments: argparse.Namespace) -> int:
     request = config_arguments.read_request(arguments)
+    if arguments.supervised:
+        request = _supervised(request)
     sweep = arguments.multirun or request.is_sweep
     if arguments.cfg or arguments.info:
         from covey.cli.hydra_views import show
@@ -81,6 +84,32 @@ def run(arguments: argparse.Namespace) -> int:
         summary = json.loads(run.summary.read_bytes()) if run.summary.is_file() else None
         print_json({"run": result.run.root, "finished": result.finished, "step": result.step, "summary": summary})
     return 0 if result.signal is None else 128 + result.signal
+
+
+def _supervised(request: Request) -> Request:
+    """The request with the defaults of supervised training below what it sets: `training=sft`; and where no data are
+    named, those of the run that has the examples, or none. Raises a `ConfigError` without `sft.rows`."""
+    composed = replace(request, hydra=()).compose()
+    rows = composed.config.sft.rows
+    if rows is None:
+        raise ConfigError(
+            "covey sft needs sft.rows: a file with prompt and completion, or messages; or a run, whose right "
+            "completions are learnt, as in `covey sft sft.rows=out/my-run`."
+        )
+    groups = {key.partition(".")[0] for key in composed.origins} | {str(word) for word in request.overrides}
+    groups = {word.partition("=")[0].partition(".")[0] for word in groups}
+    words: list[str | Flag] = ["training=sft"] if composed.defaults_tree else []  # a whole config has all it needs
+    run = RunDirectory(Path(rows).expanduser())
+    if request.source is None and "dataset" not in groups and run.config.is_file():
+        changed = differences(load(recipe=run.config), load())
+        own = {"model", "dataset", "rewards", "evaluation"} - groups
+        kept = [(key, value) for key, value, _ in changed if key.partition(".")[0] in own and "lora" not in key]
+        words += [Flag(key, (value if isinstance(value, str) else json.dumps(value),)) for key, value in kept]
+    elif request.source is None and "dataset" not in groups:
+        words += ["dataset=none", "evaluation.every_steps=0"]
+        if is_main():
+            print("· No data are named (dataset=NAME), so nothing is evaluated.", file=sys.stderr)
+    return replace(request, overrides=(*words, *request.overrides))
 
 
 def _composed(request: Request) -> tuple[Composed, str]:

@@ -40,7 +40,8 @@ def build(values: Mapping[str, Any], world_size: int | Callable[[Config], int] |
     config = Config(**top, **groups)
     found = world_size(config) if callable(world_size) else world_size
     processes = _world_size() if found is None else found
-    check_geometry(config.training, processes)
+    if config.sft.rows is None:
+        check_geometry(config.training, processes)
     if config.objective.resample_groups:
         groups_per_round(config.objective.resample_groups, config.training.num_generations, processes)
     return config

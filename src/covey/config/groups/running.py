@@ -1,4 +1,4 @@
-"""The groups `evaluation`, `logging` and `launch`."""
+"""The groups `evaluation`, `profile`, `sft`, `logging` and `launch`."""
 
 from __future__ import annotations
 
@@ -109,6 +109,52 @@ class ProfileConfig(Group):
     """Most problems; null means 256, or with `--keep` every row, as far as the time allows."""
     minutes: float = option(5.0, above=0, high=MAX_SECONDS / 60)
     """Minutes of sampling and grading, after which no further round of problems begins; one round is always made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftConfig(Group):
+    """Supervised training (`covey sft`): what is learnt, and what TRL's SFTConfig has beyond the fields of `training`.
+
+    Of `training`, what only GRPO has is not read; the defaults of `covey sft` are those of `training=sft`.
+    """
+
+    PREFIX: ClassVar[str] = "sft."
+    LIVE: ClassVar[str] = "sft.rows"
+
+    rows: str | None = None
+    """What is learnt: a data file, a folder or a data set on the hub with `prompt` and `completion`, or `messages`; or
+    a run, whose completions are. Null trains with GRPO."""
+    right_only: bool = True
+    """Of rows that were judged, take those that were right: by `outcome`, else by a reward of at least 1."""
+    per_prompt: int | None = option(None, low=1)
+    """Most completions of one prompt, different ones, drawn with `seed`; null takes all that differ."""
+    max_length: int | None = option(1024, low=2, high=MAX_TOKENS)
+    """Longest row in tokens, prompt and completion: longer ones are left out; null has no limit. With `packing`, the
+    length of what they are packed into."""
+    completion_only_loss: bool = True
+    """Whether only what the model writes is learnt, its end of turn included; else the prompt too."""
+    every_turn: bool = True
+    """Whether every turn of the assistant in `messages` is learnt; else the last one."""
+    loss_type: str = option("nll", choices=("nll", "dft"))
+    """`nll`: the negative log-likelihood; `dft`: each token's weighted by its probability (arXiv:2508.05629)."""
+    packing: bool = False
+    """Whether rows are packed into blocks of `max_length` tokens."""
+    packing_strategy: str = option("bfd", choices=("bfd", "bfd_split", "wrapped"), live="sft.packing")
+    """How rows are packed: `bfd`, whole rows; `bfd_split`, long ones split; `wrapped`, cut where a block ends, whose
+    rows see each other."""
+    padding_free: bool = False
+    """Whether the rows of a micro-batch are one sequence without padding; needs FlashAttention."""
+    neftune_noise_alpha: float | None = option(None, low=0)
+    """Noise on the embeddings while training (arXiv:2310.05914); null for none."""
+    group_by_length: bool = False
+    """Whether micro-batches hold rows of about the same length, with less padding."""
+    activation_offloading: bool = False
+    """Whether activations wait in the CPU's memory for the backward pass."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.packing and self.max_length is None:
+            raise BadKeyError("sft.packing", "=true needs the length of a block: set sft.max_length.")
 
 
 _IN_WANDB = "'wandb' in trackers"

@@ -35,6 +35,8 @@ class Field:
     default: Any
     choices: tuple[str, ...] = ()
     """The possible values where TRL names them in an enum."""
+    grpo: bool = False
+    """Whether supervised training lacks it."""
 
 
 OWN_FIELDS: Mapping[str, tuple[Field, str]] = MappingProxyType(
@@ -77,7 +79,7 @@ def training_fields() -> Mapping[str, Field]:
     entries = json.loads(FIELDS_FILE.read_text(encoding="utf-8"))["fields"]
     return MappingProxyType(
         {
-            name: Field(name, entry["type"], entry["default"], tuple(entry.get("choices", ())))
+            name: Field(name, entry["type"], entry["default"], tuple(entry.get("choices", ())), "grpo" in entry)
             for name, entry in entries.items()
         }
         | {name: field for name, (field, _) in OWN_FIELDS.items()}
@@ -340,6 +342,9 @@ LIVE: Mapping[str, str] = MappingProxyType(
     }
 )
 """The condition of each field that has one; all others have an effect, or `NEVER` has."""
+
+READ_BY_SFT = ("max_completion_length", "chat_template_kwargs", "reward_weights")
+"""Of the fields that only GRPO has, those that rendering and evaluation read."""
 
 _EVALUATES = "Covey evaluates by itself (evaluation.*)"
 

@@ -60,6 +60,8 @@ class TrainingProgress:
     """Completions that were written ahead, in the main process of an asynchronous run."""
     sampler_gap: Mapping[str, float] = field(default_factory=dict)
     """The newest gap between sampler and trainer by metric, which is logged until the next generation."""
+    tokens: int = 0
+    """Trained on so far, in supervised training."""
 
 
 def save_progress(checkpoint: Path, process_index: int, progress: TrainingProgress) -> None:
@@ -178,8 +180,7 @@ def progress_of(trainer: Any) -> TrainingProgress:
 
 
 def restore_progress(trainer: Any, progress: TrainingProgress, checkpoint: Path) -> None:
-    """Restore what `progress_of` read; running totals follow once transformers' loop has reset them."""
-    trainer._restored = progress
+    """Restore what `progress_of` read."""
     if trainer.asynchronous:
         trainer.asynchronous.resumed_from = checkpoint.parent
     trainer._step = progress.micro_step

@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from transformers import TrainerState, TrainingArguments
-from transformers.trainer import TRAINER_STATE_NAME
+import torch
+from transformers import Trainer, TrainerState, TrainingArguments
+from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from covey.model.starter import name_starters
 from covey.runlog import names
 from covey.runlog.checkpoint import is_complete, mark_complete, unmark
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import InBackground
+from covey.runlog.files import InBackground, follow_umask
 from covey.runlog.metrics import MetricsWriter, Row
-
-if TYPE_CHECKING:
-    pass
+from covey.training.checkpoint.finite import FiniteCheck
+from covey.training.checkpoint.state import (
+    Hyperparameters,
+    MovedReference,
+    TrainingProgress,
+    load_progress,
+    save_progress,
+)
+from covey.training.replaced import all_replaced, replaced
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +115,104 @@ class Checkpoints:
             callback(step, is_best)
         if limit:
             _rotate(folder.parent, limit, kept)
+
+
+class ResumedExactly(Trainer):
+    """What Covey's trainers share over transformers': a run stops at values that are not finite, and its checkpoints
+    hold what the next step depends on. A comment above each override says why.
+
+    The trainer that has it calls `_begin_checkpoints` at the end of its constructor, and gives its own progress.
+    """
+
+    resumed_from: str | None = None
+    """The checkpoint that training goes on from."""
+    _progress: Callable[[], TrainingProgress]
+    """The state after the current step."""
+    _restore: Callable[[TrainingProgress, Path], None]
+    """Restores that; running totals follow once transformers' loop has reset them."""
+    _restored: TrainingProgress | None = None
+    _reference: MovedReference | None = None
+    _dropout: Sequence[tuple[Any, dict[str, float]]] = ()
+    """Configs whose own rates are to be saved, not those that training has."""
+
+    def _begin_checkpoints(self) -> None:
+        self.checkpoints = Checkpoints()
+        self._finite = FiniteCheck(self.args, self.accelerator, settle=self.checkpoints.wait)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps of the whole run, by `max_steps` or by the epochs over the data."""
+        return int(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of one pass over the data."""
+        return int(self.set_initial_training_values(self.args, self.get_train_dataloader())[1])
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model as transformers does; files are as open as the umask says, and name no place here."""
+        with all_replaced(self._dropout):
+            super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            follow_umask(folder := Path(output_dir or str(self.args.output_dir)))
+            name_starters(folder)
+
+    def load_checkpoint_weights(self, checkpoint: Path) -> None:
+        """Load a checkpoint's weights and trainer state without training."""
+        self._load_from_checkpoint(str(checkpoint))
+        self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+
+    def check_finite(self) -> None:
+        """Raise a `TrainingError` if the loss, the gradient norm or a weight was not finite."""
+        self._finite.check(self.state.global_step, self.log)
+
+    # -- replaces transformers' `_get_grad_norm`: records on the device whether the norm is finite.
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
+        return self._finite.record("grad_norm", super()._get_grad_norm(model, grad_norm=grad_norm))
+
+    # -- replaces `_save_checkpoint`: adds the progress that is left out, then the marker; no model card.
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        if self.checkpoints.newest == self.state.global_step:
+            return  # at the end of a step and of the epoch: nothing has changed since
+        self.check_finite()
+        self._finite.check_state(self.state.global_step, self.model, self.optimizer)
+        run_dir = Path(self._get_output_dir(trial=trial))
+        with (
+            self.checkpoints.writing(run_dir, self.args, self.state, self.accelerator.wait_for_everyone) as folder,
+            replaced(self, create_model_card=lambda **_: None),
+        ):
+            super()._save_checkpoint(model, trial)
+            save_progress(folder, self.args.process_index, self._progress())
+            if self._reference is not None:
+                self._reference.save(folder)
+
+    # -- replaces transformers' `_finalize_training`, which with save_total_limit=1 keeps the best checkpoint alone.
+    def _finalize_training(self, *args: Any) -> Any:
+        with self.checkpoints.rotating(self.args):
+            return super()._finalize_training(*args)
+
+    # -- replaces transformers' `create_scheduler`, which follows the optimiser's creation: keeps what the config set.
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        scheduler = super().create_scheduler(*args, **kwargs)
+        self._hyperparameters = Hyperparameters(self.optimizer)
+        return scheduler
+
+    # -- replaces `_load_optimizer_and_scheduler`: restores the progress, and hyperparameters by the config. The
+    #    only hook of a resume between loading the trainer state and reading data.
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        self.resumed_from = checkpoint
+        if checkpoint is None:
+            return
+        step = None if (Path(checkpoint) / SCHEDULER_NAME).is_file() else self.state.global_step
+        self._hyperparameters.restore(self.optimizer, self.lr_scheduler, step)
+        if self._reference is not None:
+            self._reference.load(Path(checkpoint))
+        progress = load_progress(Path(checkpoint), self.args.process_index, self.accelerator.device)
+        if progress is None:
+            return  # a checkpoint of stock TRL; `load_progress` has logged a warning
+        self._restored = progress
+        self._restore(progress, Path(checkpoint))
 
 
 def _rotate(run_dir: Path, limit: int, kept: set[Path]) -> None:

@@ -24,7 +24,7 @@ from covey.errors import ConfigError, DataError, ModelError, RunDirectoryError, 
 from covey.evaluation.grading import answer_asked_by, grader_name
 from covey.evaluation.stored import prompts_of
 from covey.model.load import check_architecture, declared_eos_ids
-from covey.model.prompts import render, thinking_prefix
+from covey.model.prompts import thinking_prefix, turn_end
 from covey.model.starter import STARTERS
 from covey.rewards import RewardSettings, find
 from covey.rewards.library.answers import tag_marks
@@ -52,7 +52,7 @@ def check_tokens(known: Known) -> Iterator[PreflightFinding]:
     tokenizer = known.tokenizer
     stops = {tokenizer.eos_token_id, *declared_eos_ids(known.config.model)} - {None}
     names = ", ".join(f"{tokenizer.convert_ids_to_tokens(i)} ({i})" for i in sorted(stops)) or "none"
-    end = _turn_end(tokenizer)
+    end = turn_end(tokenizer)
     if not stops:
         yield PreflightFinding(
             Mark.WRONG,
@@ -79,7 +79,7 @@ def check_tokens(known: Known) -> Iterator[PreflightFinding]:
         )
 
 
-@check("thinking", Stage.MODEL, Mark.WARNING)
+@check("thinking", Stage.MODEL, Mark.WARNING, of_grpo=True)
 def check_prompt_prefix(known: Known) -> Iterator[PreflightFinding]:
     """Whether the prompt opens the thinking tag for the model, so that completions lack it."""
     config = known.config
@@ -94,7 +94,7 @@ def check_prompt_prefix(known: Known) -> Iterator[PreflightFinding]:
         )
 
 
-@check("rows", Stage.DATA)
+@check("rows", Stage.DATA, of_grpo=True)
 def check_rows(known: Known) -> Iterator[PreflightFinding]:
     """Duplicate training prompts, and empty answers where something needs them.
 
@@ -134,7 +134,7 @@ def are_sums(questions: Sequence[str]) -> bool:
     return sum(few) >= 0.95 * len(few)
 
 
-@check("starter", Stage.DATA, Mark.WARNING)
+@check("starter", Stage.DATA, Mark.WARNING, of_grpo=True)
 def check_starter(known: Known) -> Iterator[PreflightFinding]:
     """Whether the starter is to be trained on rows of which it knows nothing."""
     config = known.config
@@ -150,7 +150,7 @@ def check_starter(known: Known) -> Iterator[PreflightFinding]:
         )
 
 
-@check("batch", Stage.MODEL)
+@check("batch", Stage.MODEL, of_grpo=True)
 def check_batch(known: Known) -> Iterator[PreflightFinding]:
     """The size of a generation batch. (That groups are not split is checked with the config.)"""
     training, rows = known.config.training, len(known.loaded.train)
@@ -177,11 +177,17 @@ def check_lengths(known: Known) -> Iterator[PreflightFinding]:
     yield _vocabulary_finding(model, known.tokenizer, ids)
     lengths = sorted(map(len, ids))
     middle, high, longest = (lengths[min(len(lengths) - 1, int(q * len(lengths)))] for q in (0.5, 0.95, 1.0))
-    result = f"prompts have {middle} tokens at the median, {high} at the 95th percentile, {longest} at most"
+    supervised = config.sft.rows is not None
+    what = "examples" if supervised else "prompts"
+    result = f"{what} have {middle} tokens at the median, {high} at the 95th percentile, {longest} at most"
     context = getattr(model.get_text_config(), "max_position_embeddings", None)
-    completion = config.training.max_completion_length
+    completion = 0 if supervised else config.training.max_completion_length
     if not isinstance(context, int) or longest + completion <= context:
         yield PreflightFinding(Mark.FINE, "lengths", result)
+        return
+    if supervised:
+        text = f"{sum(length > context for length in lengths)} have more than the model's context of {context} tokens"
+        yield PreflightFinding(Mark.WRONG, "lengths", f"{text}; {result}", f"Set sft.max_length={context} or lower.")
         return
     alone = sum(length >= context for length in lengths)
     over = sum(length + completion > context for length in lengths)
@@ -237,7 +243,7 @@ def _vocabulary_finding(
     return PreflightFinding(Mark.FINE, "vocabulary", f"every token of the tokenizer has one of {rows} embeddings")
 
 
-@check("prompt form", Stage.MODEL)
+@check("prompt form", Stage.MODEL, of_grpo=True)
 def check_form(known: Known) -> Iterator[PreflightFinding]:
     """Whether the prompts ask for the form without which the rewards give nothing, unless the model brings it: in its
     chat template, or as tokens of its own."""
@@ -356,19 +362,6 @@ def _check_disk(config: Config, need: MemoryEstimate) -> Iterator[PreflightFindi
         yield PreflightFinding(Mark.WRONG, "disk", str(error), error=error)
 
 
-def _turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The special token that the chat template puts after an assistant's answer; None without one."""
-    marker = "covey7answer"
-    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": marker}]
-    try:
-        text = render(tokenizer, messages, answering=False)
-    except ModelError:  # it may need arguments, or refuse such a conversation; the prompts of the data are rendered too
-        return None
-    _, _, tail = text.rpartition(marker)
-    ids = tokenizer(tail, add_special_tokens=False).input_ids
-    return next((int(i) for i in ids if i in set(tokenizer.all_special_ids)), None)
-
-
 def _normalised(prompt: Any) -> str:
     return " ".join(str(prompt).split()).casefold()
 
@@ -454,7 +447,7 @@ def _keywords(function: Callable[..., Any], without: Collection[str] = ()) -> li
     return [p.name if p.default is p.empty else f"[{p.name}]" for p in found]
 
 
-@check("own reward", Stage.DATA, Mark.WARNING)
+@check("own reward", Stage.DATA, Mark.WARNING, of_grpo=True)
 def check_stub(known: Known) -> Iterator[PreflightFinding]:
     """Whether a reward is still what `covey init` wrote for the user to change."""
     for name in filter(is_stub, known.config.rewards.funcs):
@@ -467,7 +460,7 @@ UNLIKELY = "-9786.13451"  # answer
 _LISTED = 30  # rows that one finding names
 
 
-@check("gold answers", Stage.MODEL, main_only=True)
+@check("gold answers", Stage.MODEL, main_only=True, of_grpo=True)
 def check_answers(known: Known) -> Iterator[PreflightFinding]:
     """Whether each gold answer, put into the expected format, is right by the rewards and the grader of the run, and
     whether the user's own can be called with it."""

@@ -123,6 +123,8 @@ def _tokens_of_a_pass(config: Config, prompt_length: int) -> tuple[int, int]:
     """Tokens of one forward pass, and how many of them the head scores."""
     training, speed = config.training, config.speed
     rows, group = training.per_device_train_batch_size, training.num_generations
+    if config.sft.rows is not None:  # the examples are whole
+        return rows * prompt_length, rows * prompt_length
     length = training.max_completion_length
     prompts = rows
     if speed.shared_scoring:  # groups that do not divide the micro-batch are split at its two ends

@@ -92,7 +92,7 @@ class PolicyEngine(LocalEngine):
             unwrap_model_for_generation(
                 trainer.model_wrapped,
                 trainer.accelerator,
-                args.ds3_gather_for_generation,
+                getattr(args, "ds3_gather_for_generation", True),
                 gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
             ) as model,
             backend.summon_full_params(trainer.model_wrapped, recurse=False),

@@ -17,7 +17,6 @@ from datasets import Dataset
 from peft.utils.other import TrainableTokensWrapper
 from torch.utils.data import Sampler
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from trl import GRPOConfig
 from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer import grpo_trainer
@@ -37,27 +36,21 @@ from covey.model.device import base_model, casting_once, disable_dropout
 from covey.model.positions import count_from_first_token
 from covey.model.prompts import as_shown
 from covey.model.reasoning_vocab import ReasoningVocabulary
-from covey.model.starter import name_starters
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
 from covey.rewards.reward import is_prefill
 from covey.rollout import InferenceEngine, conversation
-from covey.runlog.files import follow_umask
 from covey.training.advantages import KLMonitor, apply_objective, end_kl_step, in_use, loss_with_kl
 from covey.training.asynchronous.settings import Asynchronous
-from covey.training.checkpoint.finite import FiniteCheck
 from covey.training.checkpoint.state import (
-    Hyperparameters,
     MovedReference,
     TrainingProgress,
     copy_log,
-    load_progress,
     local_part,
     progress_of,
     restore_progress,
-    save_progress,
 )
-from covey.training.checkpoint.write import Checkpoints
+from covey.training.checkpoint.write import ResumedExactly
 from covey.training.checks.data import check_arguments
 from covey.training.chunks import PLAN, forward_in_chunks
 from covey.training.microbatch import batching_for, merged_entries
@@ -78,7 +71,7 @@ __all__ = ["GRPOConfig", "GRPOTrainer"]
 logger = logging.getLogger(__name__)
 
 
-class GRPOTrainer(TRLGRPOTrainer):
+class GRPOTrainer(ResumedExactly, TRLGRPOTrainer):
     """TRL's `GRPOTrainer`, with the same constructor and the same numbers, and runs that resume exactly.
 
     A checkpoint of TRL 1.16 lacks the completions not yet trained on, the position within the accumulation and
@@ -91,9 +84,9 @@ class GRPOTrainer(TRLGRPOTrainer):
     """Current weight of the KL divergence."""
     recorder: CompletionRecorder | None = None
     """Logs columns about every completion, if set."""
-    resumed_from: str | None
-    """The checkpoint that training goes on from."""
     _buffered_inputs: list[dict[str, Any]] | None
+    _progress = progress_of
+    _restore = restore_progress
 
     def __init__(
         self,
@@ -158,9 +151,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._rewards_BF: torch.Tensor | None = None
         self._loss_logps_BT: torch.Tensor | None = None
         self._keeps_loss_logps = False
-        self._restored: TrainingProgress | None = None
         self._run_directory = run_directory
-        self.resumed_from = None
         self.asynchronous = AsynchronousRounds(self, asynchronous, engine) if asynchronous else None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args)
         self.sampling = SampledScoring(self, support=support, support_top_k=support_top_k, measures=sampler_gap)
@@ -171,11 +162,10 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._batching = batching_for(self._speed, self.args, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
         self._early_rewards = EarlyRewards(self.reward_funcs)
-        self.checkpoints = Checkpoints()
-        self._finite = FiniteCheck(self.args, self.accelerator, settle=self.checkpoints.wait)
+        self._begin_checkpoints()
         process = (self.args.process_index, self.args.world_size)
         self._reference = MovedReference(self.ref_model, self.args.sync_ref_model, process)
-        self.add_callback(TrainerHooks(self))
+        self.add_callback(GRPOHooks(self))
 
     @property
     def _generate_every(self) -> int:
@@ -222,41 +212,14 @@ class GRPOTrainer(TRLGRPOTrainer):
         count = len(self._logs["completion"])
         return {name: values for name, values in self._objective_columns.items() if len(values) == count}
 
-    @property
-    def total_steps(self) -> int:
-        """Optimiser steps of the whole run, by `max_steps` or by the epochs over the data."""
-        return int(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimiser steps of one pass over the data."""
-        return int(self.set_initial_training_values(self.args, self.get_train_dataloader())[1])
-
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model as transformers does, and the map of its reasoning vocabulary next to it."""
-        with all_replaced(self._dropout):
-            super().save_model(output_dir, _internal_call)
-        if self.args.should_save:
-            follow_umask(folder := Path(output_dir or str(self.args.output_dir)))
-            name_starters(folder)
+        super().save_model(output_dir, _internal_call)
         self._reasoning.save(output_dir or str(self.args.output_dir), writes=self.args.should_save)
-
-    def load_checkpoint_weights(self, checkpoint: Path) -> None:
-        """Load a checkpoint's weights and trainer state without training."""
-        self._load_from_checkpoint(str(checkpoint))
-        self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-
-    def check_finite(self) -> None:
-        """Raise a `TrainingError` if the loss, the gradient norm or a weight was not finite."""
-        self._finite.check(self.state.global_step, self.log)
-
-    # -- replaces transformers' `_get_grad_norm`: records on the device whether the norm is finite.
-    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        return self._finite.record("grad_norm", super()._get_grad_norm(model, grad_norm=grad_norm))
 
     # -- replaces TRL's `_generate`: starts rewards now; the engine may keep a conversation; all writing can be parsed.
     def _generate(self, prompts: list[Any]) -> Any:
-        self.check_finite()
+        self._finite.check(self.state.global_step, self.log)
         turns = conversation(self.engine) if self.tools else nullcontext()
         with turns, self.sampling.generating(), replaced(grpo_trainer, parse_response=parse):
             output = super()._generate(prompts)
@@ -382,21 +345,6 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._train_sampler = sampler if self.shuffle_dataset else OwnOrder(sampler)
         return self._train_sampler
 
-    # -- replaces TRL's `_save_checkpoint`: adds the progress that TRL leaves out, then the marker; no model card.
-    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        if self.checkpoints.newest == self.state.global_step:
-            return  # at the end of a step and of the epoch: nothing has changed since
-        self.check_finite()
-        self._finite.check_state(self.state.global_step, self.model, self.optimizer)
-        run_dir = Path(self._get_output_dir(trial=trial))
-        with (
-            self.checkpoints.writing(run_dir, self.args, self.state, self.accelerator.wait_for_everyone) as folder,
-            replaced(self, create_model_card=lambda **_: None),
-        ):
-            super()._save_checkpoint(model, trial)
-            save_progress(folder, self.args.process_index, progress_of(self))
-            self._reference.save(folder)
-
     # -- replace transformers' `push_to_hub` and `_push_from_checkpoint`: the record of the run is not uploaded.
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Push the model as transformers does, without what is recorded of the run."""
@@ -411,32 +359,6 @@ class GRPOTrainer(TRLGRPOTrainer):
         with without_records():
             super()._push_from_checkpoint(checkpoint_folder)
 
-    # -- replaces transformers' `_finalize_training`, which with save_total_limit=1 keeps the best checkpoint alone.
-    def _finalize_training(self, *args: Any) -> Any:
-        with self.checkpoints.rotating(self.args):
-            return super()._finalize_training(*args)
-
-    # -- replaces transformers' `create_scheduler`, which follows the optimiser's creation: keeps what the config set.
-    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
-        scheduler = super().create_scheduler(*args, **kwargs)
-        self._hyperparameters = Hyperparameters(self.optimizer)
-        return scheduler
-
-    # -- replaces TRL's `_load_optimizer_and_scheduler`: restores the progress, and hyperparameters by the config. The
-    #    only hook of a resume between loading the trainer state and reading data.
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        self.resumed_from = checkpoint
-        if checkpoint is None:
-            return
-        step = None if (Path(checkpoint) / SCHEDULER_NAME).is_file() else self.state.global_step
-        self._hyperparameters.restore(self.optimizer, self.lr_scheduler, step)
-        self._reference.load(Path(checkpoint))
-        progress = load_progress(Path(checkpoint), self.args.process_index, self.accelerator.device)
-        if progress is None:
-            return  # a checkpoint of stock TRL; `load_progress` has logged a warning
-        restore_progress(self, progress, Path(checkpoint))
-
 
 class TrainerHooks(TrainerCallback):
     """Added by the trainer itself, so it runs before callbacks that are added later."""
@@ -449,17 +371,16 @@ class TrainerHooks(TrainerCallback):
         trainer._finite.check_start(trainer.model, str(trainer.model.config._name_or_path))
         if state.is_world_process_zero and not trainer.is_deepspeed_enabled:  # whose optimiser has float32 weights
             log_rounded_steps(trainer.model, float(args.learning_rate))
-        trainer._scoring.supports(trainer.model)  # prepares its layers: a resumed run must sample as this one goes on
         trainer.checkpoints.newest = None
         restored, trainer._restored = trainer._restored, None
-        if trainer._resampler is not None:
-            trainer._resampler.begin(trainer._train_sampler, restored, generate_every=trainer._generate_every)
-        if trainer.asynchronous:
-            trainer.asynchronous.begin(restored)
+        self._begin(restored)
         if restored is not None:  # transformers' loop has just set its running totals to zero
             trainer._tr_loss += restored.loss_since_log
             trainer._total_loss_scalar = restored.loss_total
             trainer._globalstep_last_logged = restored.last_logged_step
+
+    def _begin(self, restored: TrainingProgress | None) -> None:
+        """Begin what a trainer has besides."""
 
     def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         trainer = self._trainer
@@ -467,13 +388,29 @@ class TrainerHooks(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         trainer = self._trainer
-        trainer.sampling.repeat()
         trainer.checkpoints.check()
-        if trainer.asynchronous:
-            trainer.asynchronous.end_step()
         waits = control.should_log or control.should_save or control.should_evaluate or control.should_training_stop
         if waits or trainer.accelerator.device.type == "cpu":
             trainer.check_finite()
+
+
+class GRPOHooks(TrainerHooks):
+    """Of `GRPOTrainer`."""
+
+    def _begin(self, restored: TrainingProgress | None) -> None:
+        trainer = self._trainer
+        trainer._scoring.supports(trainer.model)  # prepares its layers: a resumed run must sample as this one goes on
+        if trainer._resampler is not None:
+            trainer._resampler.begin(trainer._train_sampler, restored, generate_every=trainer._generate_every)
+        if trainer.asynchronous:
+            trainer.asynchronous.begin(restored)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        trainer = self._trainer
+        trainer.sampling.repeat()
+        if trainer.asynchronous:
+            trainer.asynchronous.end_step()
+        super().on_step_end(args, state, control, **kwargs)
         if trainer._kl_monitor.exceeded:
             control.should_log = control.should_training_stop = True
             control.should_save = control.should_evaluate = False

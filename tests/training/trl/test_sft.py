@@ -1,0 +1,191 @@
+"""Supervised training: gradients against a plain loop, exact resumes, packing, what is learnt of a conversation."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from covey.cli.main import main
+from covey.model.prompts import labelled
+from covey.runlog.metrics import read_metrics
+
+ROWS = [{"prompt": f"What is {n} + {n}?", "completion": f"<answer>{2 * n}</answer>"} for n in range(10, 34)]
+WORDS = ["sft.rows=rows.jsonl", "training.max_steps=4", "training.gradient_accumulation_steps=2"]
+WORDS += ["training.per_device_train_batch_size=4", "training.save_steps=2", "training.logging_steps=1"]
+
+
+@pytest.fixture(autouse=True)
+def _rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+
+
+def weights(run: str) -> dict[str, torch.Tensor]:
+    return load_file(f"out/{run}/final_model/model.safetensors")
+
+
+def rows(run: str) -> list[dict[str, Any]]:
+    found = read_metrics(Path(f"out/{run}/metrics.jsonl"))
+    return [{name: v for name, v in row.items() if not name.startswith(("time/", "memory/"))} for row in found]
+
+
+def plain_tokens(model: str) -> tuple[Any, list[tuple[list[int], list[int]]]]:
+    """The tokenizer, and what a plain loop would make of the rows."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    found = []
+    for row in ROWS:
+        ask = [{"role": "user", "content": row["prompt"]}]
+        seen = tokenizer.apply_chat_template(ask, add_generation_prompt=True, tokenize=True, return_dict=True)
+        said = [*tokenizer(row["completion"])["input_ids"], tokenizer.eos_token_id]
+        found.append((seen["input_ids"] + said, [-100] * len(seen["input_ids"]) + said))
+    return tokenizer, found
+
+
+@pytest.mark.parametrize("more", [[], ["sft.packing=true", "sft.max_length=96"]])
+def test_a_step_is_that_of_a_plain_loop(more: list[str], tiny_model: str) -> None:
+    """One step of plain SGD over all rows: what it takes from the weights is the gradient of the mean over tokens."""
+    one = ["training.max_steps=1", "training.optim=sgd", "training.learning_rate=1.0", "training.max_grad_norm=0"]
+    one += ["training.lr_scheduler_type=constant", "training.warmup_steps=0", "training.gradient_accumulation_steps=1"]
+    size = [f"training.per_device_train_batch_size={len(ROWS)}", "training.save_strategy=no"]
+    assert main(["sft", f"model.name={tiny_model}", *WORDS, *one, *size, "run_name=one", *more]) == 0
+    _, examples = plain_tokens(tiny_model)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    before = copy.deepcopy(model.state_dict())
+    total = sum(label != -100 for _, labels in examples for label in labels)
+    for ids, labels in examples:
+        logits = model(torch.tensor([ids])).logits[0, :-1]
+        targets = torch.tensor(labels[1:])
+        (torch.nn.functional.cross_entropy(logits, targets, ignore_index=-100, reduction="sum") / total).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    largest = max(float(one.abs().max()) for one in gradients.values())
+    for name, after in weights("one").items():
+        torch.testing.assert_close(before[name] - after, gradients[name], atol=1e-6 * max(largest, 1), rtol=1e-4)
+    assert rows("one")[0]["train/num_tokens"] == sum(len(ids) for ids, _ in examples)
+
+
+@pytest.mark.parametrize("more", [[], ["model.lora.rank=4"]])
+def test_stopped_and_resumed_it_is_the_same_run(more: list[str], tiny_model: str) -> None:
+    common = ["sft", f"model.name={tiny_model}", *WORDS, "training.logging_steps=3", "training.max_steps=6", *more]
+    assert main([*common, "run_name=whole"]) == 0
+    for _ in range(2):
+        assert main([*common, "run_name=parts", "stop_after_steps=2", "training.save_steps=2"]) == 0
+    assert main([*common, "run_name=parts"]) == 0
+    assert rows("parts") == rows("whole")
+    assert rows("whole")[-1]["train/num_tokens"] > 0
+    name = "adapter_model.safetensors" if more else "model.safetensors"
+    whole, parts = (load_file(f"out/{run}/final_model/{name}") for run in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(tensor, parts[key]) for key, tensor in whole.items())
+
+
+def test_it_learns_evaluates_and_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    """The starter learns to answer with its rows' form; the held-out problems are those of the named data."""
+    more = ["dataset=arithmetic", "dataset.test_size=8", "dataset.hard_size=0", "evaluation.every_steps=4"]
+    assert main(["sft", *WORDS, *more, "run_name=learnt", "--json"]) == 0
+    found = rows("learnt")
+    losses = [row["train/loss"] for row in found if "train/loss" in row]
+    assert losses[-1] < losses[0]
+    assert [row["step"] for row in found if "eval/accuracy" in row] == [0, 4]
+    assert json.loads(capsys.readouterr().out)["finished"] is True
+    page = Path("out/learnt/report.html").read_text(encoding="utf-8")
+    assert "supervised" in page.lower()
+    card = Path("out/learnt/final_model/README.md").read_text(encoding="utf-8")
+    assert "supervised training" in card
+    assert "GRPO" not in card.partition("## ")[0]
+
+
+def test_what_grpo_alone_reads_is_said_to_have_no_effect(tiny_model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["training.beta=0.1", "objective=maxent", "training.max_steps=1", "training.save_strategy=no"]
+    assert main(["sft", f"model.name={tiny_model}", *WORDS, *words, "run_name=noted"]) == 0
+    error = " ".join(capsys.readouterr().err.split())
+    assert "no effect in this run: training.beta; read only where sft.rows is not set" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["sft.rows=null"], "covey sft needs sft.rows"),
+        (["sft.rows=row.jsonl"], "Did you mean rows.jsonl?"),
+        (["environment=calculator"], "environment cannot be used with sft.rows"),
+        (["training.use_vllm=true"], "training.use_vllm cannot be used with sft.rows"),
+        (["sft.max_length=8"], "all 24 examples are longer than sft.max_length=8 tokens"),
+        (["sft.packing=true", "sft.max_length=null"], "sft.packing=true needs the length of a block"),
+        (["dataset=none"], "evaluation.every_steps=50 has no held-out problems"),
+        (["training.optim=adamw_tree"], "training.optim=adamw_tree"),
+    ],
+)
+def test_refusals(words: list[str], expected: str, tiny_model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sft", f"model.name={tiny_model}", *WORDS, "run_name=never", *words]) != 0
+    assert expected in " ".join(capsys.readouterr().err.split())
+    assert not Path("out").exists()
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1] }}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def texts(tiny_model: str, prompt: Any, completion: Any, template: str | None = None, **more: Any) -> list[Any]:
+    """Of each sequence, all of it and what is learnt of it, as text."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = template or tokenizer.chat_template
+    found = []
+    for ids, labels in labelled(tokenizer, prompt, completion, tokenizer.eos_token_id, **more):
+        learnt = [[token] if token != -100 else [-1] for token in labels]
+        assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
+        runs = "".join(tokenizer.decode(one) if one != [-1] else "\0" for one in learnt).split("\0")
+        found.append((tokenizer.decode(ids), [run for run in runs if run]))
+    return found
+
+
+def test_every_turn_and_its_end_and_nothing_after_it(tiny_model: str) -> None:
+    ask, talk = (
+        [{"role": "user", "content": "1 + 1?"}],
+        [
+            {"role": "assistant", "content": "2"},
+            {"role": "user", "content": "3 + 3?"},
+            {"role": "assistant", "content": "6"},
+        ],
+    )
+    ((text, learnt),) = texts(tiny_model, ask, talk)
+    assert learnt == ["2<|im_end|>", "6<|im_end|>"]
+    assert text.endswith("6<|im_end|>")
+    assert texts(tiny_model, ask, talk, every_turn=False)[0][1] == ["6<|im_end|>"]
+
+
+def test_a_template_that_forgets_thinking_makes_a_sequence_of_each_turn(tiny_model: str) -> None:
+    ask, talk = (
+        [{"role": "user", "content": "1 + 1?"}],
+        [
+            {"role": "assistant", "content": "<think>1</think>2"},
+            {"role": "user", "content": "3 + 3?"},
+            {"role": "assistant", "content": "<think>3</think>6"},
+        ],
+    )
+    first, second = texts(tiny_model, ask, talk, CHATML)
+    assert first[1] == ["<think>1</think>2<|im_end|>"]
+    assert second[1] == ["<think>3</think>6<|im_end|>"]
+    assert "<think>1" not in second[0]
+
+
+def test_thinking_that_the_template_opens_is_not_written_twice(tiny_model: str) -> None:
+    opens = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    ask = [{"role": "user", "content": "1 + 1?"}]
+    for said in ("<think>\n1</think>2", "1</think>2", "1</think>2<|im_end|>\n"):
+        ((text, learnt),) = texts(tiny_model, ask, said, opens)
+        assert learnt == ["1</think>2<|im_end|>"]
+        assert text.count("<think>") == 1
+
+
+def test_a_text_is_taken_as_it_is(tiny_model: str) -> None:
+    assert texts(tiny_model, "1 + 1 = ", "2") == [("1 + 1 = 2<|im_end|>", ["2<|im_end|>"])]
