@@ -272,9 +272,7 @@ def test_a_reward_model_has_a_name_and_only_runs_load_it() -> None:
     assert reward.__name__ == "small-model"
     with pytest.raises(RewardError, match=r"^model:org/small-model/ is a reward model, which only training and eval"):
         reward(prompts=["p"], completions=["a"])
-    with pytest.raises(
-        RewardError, match=r"^rewards\.funcs: model: names no model: write model:FOLDER or "
-    ):
+    with pytest.raises(RewardError, match=r"^rewards\.funcs: model: names no model: write model:FOLDER or "):
         rewards.get_reward("model:")
 
 
