@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,9 +31,11 @@ def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     """The library's stand-in, and where it is installed the library."""
     if request.param == "stand-in":
         install(tmp_path, monkeypatch)
-    reasoning_gym._scorer.cache_clear()
+    for cached in (reasoning_gym._scorer, reasoning_gym._sandbox):
+        cached.cache_clear()
     yield
-    reasoning_gym._scorer.cache_clear()
+    for cached in (reasoning_gym._scorer, reasoning_gym._sandbox):
+        cached.cache_clear()
 
 
 def test_values_keep_their_types_as_json() -> None:
@@ -136,6 +140,41 @@ def test_answers_are_scored_by_the_task(library: None) -> None:
     assert [reasoning_gym.score(one, total) for one in ("12", "is 12", "13", "inf")] == [1.0, 0.4, 0.0, 0.0]
     unread = json.dumps(["spell_backward", {}, {"question": "", "answer": None, "metadata": {}}])
     assert reasoning_gym.score("abc", unread) == 0.0  # the scorer fails
+
+
+def test_problems_are_lines_of_json(
+    library: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What the process prints whose problems `draw` returns."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO('["chain_sum", {"max_terms": 3}, 5, 2]'))
+    reasoning_gym._print_problems()
+    found = [tuple(json.loads(line)) for line in capfd.readouterr().out.splitlines()]
+    assert found == reasoning_gym.draw("chain_sum", {"max_terms": 3}, 5, 2, "key")
+    assert [reasoning_gym.score(answer, text) for _, answer, text in found] == [1.0, 1.0]
+    assert found[0] != found[1]
+
+
+def test_an_answer_is_tried_again_where_it_may_not_have_ended_the_sandbox(
+    library: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of the sandbox programs that end at the first answer, the second, and the first again."""
+    text = reasoning_gym.problem("spiral_matrix", {}, 1, "key")[2]
+    replies, received = [None, "0.1", None, None], []
+
+    def run(program: Any, *, keep: int, **options: Any) -> list[Any]:
+        with socket.socket(fileno=os.dup(keep)) as channel, channel.makefile("r") as lines:
+            channel.sendall(b"\n")
+            for line in lines:
+                received.append(json.loads(line))
+                if (reply := replies.pop(0)) is None:
+                    break
+                channel.sendall(reply.encode())
+        return [SimpleNamespace(stderr=b"")]
+
+    monkeypatch.setattr(reasoning_gym, "run", run)
+    assert reasoning_gym.score("[1]", text) == 0.1
+    assert reasoning_gym.score("[2]", text) == 0.0
+    assert received == [["[1]", text], ["[1]", text], ["[2]", text], ["[2]", text]]
 
 
 def test_a_composite_of_tasks_scores_with_each_task(library: None) -> None:

@@ -79,7 +79,10 @@ class LegConfig(Config):
 
 
 class Legs(Task):
+    """Prints while it asks, as some of the library's tasks do."""
+
     def ask(self, draw: random.Random) -> tuple[str, str]:
+        print("drawing dogs")
         dogs = draw.randint(self.config.min_animals, self.config.max_animals)
         return f"How many legs have {dogs} dogs?", str(4 * dogs)
 
@@ -115,6 +118,22 @@ class Halting(Task):
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
         """The library's mistake: any text is as true as the expected one, also where that is `False`."""
         return float(answer is not None and bool(answer) == bool(entry["answer"]))
+
+
+class Spiral(Task):
+    def ask(self, draw: random.Random) -> tuple[str, str]:
+        a, b, c, d = (str(draw.randrange(10)) for _ in range(4))
+        return f"In spiral order: {a} {b} / {d} {c}", f"{a} {b} {c} {d}"
+
+    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
+        """Part of it for a list of Python, which it evaluates."""
+        expected = entry["answer"]
+        if answer == expected:
+            return 1.0
+        try:
+            return 0.1 if " ".join(map(str, eval(str(answer)))) == expected else 0.0
+        except Exception:
+            return 0.0
 
 
 @dataclass
@@ -159,6 +178,7 @@ DATASETS: dict[str, tuple[type[Task], type[Config]]] = {
     "game_of_life_halting": (Halting, Config),
     "leg_counting": (Legs, LegConfig),
     "spell_backward": (Spelling, SpellConfig),
+    "spiral_matrix": (Spiral, Config),
 }
 
 
