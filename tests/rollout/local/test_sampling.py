@@ -34,6 +34,7 @@ from covey.errors import TrainingError
 from covey.rollout import LocalEngine, SamplingSettings, generate, sample
 from covey.rollout.local.compatibility import unsupported_reason
 from covey.rollout.local.tokens import sample_tokens
+from covey.rollout.local.turns import Match, Turn
 from forked import run_two
 from small_models import ARCHITECTURES, SMALL, VOCABULARY, build
 
@@ -353,6 +354,7 @@ def test_what_cannot_be_sampled(qwen3: Any) -> None:
         ([[5], []], {}, "a prompt has no tokens"),
         ([[5], [6]], {"max_lengths": [1, 0]}, "a completion may have no tokens"),
         ([[5], [6]], {"row_seeds": [1]}, "1 seeds for 2 prompts"),
+        ([[5], [6]], {"turn": Turn([Match(), Match()]), "max_tokens_in_flight": 9}, "rows of a turn enter all at once"),
     ):
         with pytest.raises(ValueError, match=message):
             sample(qwen3, prompts, greedy(3), **options)
