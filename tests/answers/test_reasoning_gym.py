@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +20,22 @@ import pytest
 from covey.answers import reasoning_gym
 from covey.errors import DataError
 from covey.rewards import get_reward
+from fake_reasoning_gym import install
 
 SLOW = ("knight_swap",)
 NEEDS_SETTINGS = ("composite",)
+
+
+@pytest.fixture(params=["stand-in", pytest.param("library", marks=pytest.mark.adapter("reasoning_gym"))])
+def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The library's stand-in, and where it is installed the library."""
+    if request.param == "stand-in":
+        install(tmp_path, monkeypatch)
+    for cached in (reasoning_gym._scorer, reasoning_gym._sandbox):
+        cached.cache_clear()
+    yield
+    for cached in (reasoning_gym._scorer, reasoning_gym._sandbox):
+        cached.cache_clear()
 
 
 def test_values_keep_their_types_as_json() -> None:
@@ -91,16 +107,77 @@ def test_the_problems_are_the_same_in_every_process(task: str) -> None:
     assert [list(problem) for problem in other] != found[0]
 
 
-@pytest.mark.adapter("reasoning_gym")
-def test_a_problem_that_cannot_be_made() -> None:
-    with pytest.raises(DataError, match=r"key: reasoning-gym has no task chan_sum\. Did you mean chain_sum"):
-        reasoning_gym.draw("chan_sum", {}, 1, 1, "key")
-    with pytest.raises(DataError, match="does not take the settings"):
-        reasoning_gym.draw("composite", {}, 1, 1, "key")
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        ("chan_sum", {}, r"^key: reasoning-gym has no task chan_sum\. Did you mean chain_sum"),
+        ("xyz", {}, r"^key: reasoning-gym has no task xyz\. It has .*chain_sum, .*composite, "),
+        ("chain_sum", {"size": 3}, r"^key: size is not a setting of the task chain_sum: the run's own seed and sizes"),
+        ("composite", {}, "does not take the settings {}: Must specify at least one dataset.* settings datasets"),
+        ("chain_sum", {"min_terms": 9}, r"does not take the settings {'min_terms': 9}: max_terms must be >= min_terms"),
+        ("chain_sum", {"most": 9}, r"unexpected keyword argument 'most'\. It has the settings min_terms, max_terms"),
+        ("spell_backward", {"min_word_len": 60, "max_word_len": 70}, "could not make 2 problems .*70}: IndexError: "),
+    ],
+)
+def test_a_problem_that_cannot_be_made(library: None, task: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        reasoning_gym.draw(task, settings, 1, 2, "key")
+    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.adapter("reasoning_gym")
-def test_a_composite_of_tasks_scores_with_each_task() -> None:
+def test_answers_are_scored_by_the_task(library: None) -> None:
+    """Of five letters three are in their place; a part of a sum's text is its share."""
+    made = reasoning_gym.problem("spell_backward", {"min_word_len": 4, "max_word_len": 9}, 3, "key")
+    question, answer, text = made
+    task, settings, entry = json.loads(text, object_hook=reasoning_gym._decoded)
+    assert (task, settings) == ("spell_backward", {"min_word_len": 4, "max_word_len": 9})
+    assert (entry["question"], entry["answer"]) == (question, answer)
+    assert isinstance(entry["metadata"]["difficulty"].popitem()[1], tuple)
+    hello = json.dumps([task, settings, {**entry, "answer": "olleh"}])
+    answers = ("olleh", "OLLEH", "ollxx", "xxxxx", "", None, "nan", "1e999")
+    assert [reasoning_gym.score(one, hello) for one in answers] == pytest.approx([1, 1, 0.6, 0, 0, 0, 0, 0])
+    total = json.dumps(["chain_sum", {}, {"question": "", "answer": "12", "metadata": {"source_dataset": "chain_sum"}}])
+    assert [reasoning_gym.score(one, total) for one in ("12", "is 12", "13", "inf")] == [1.0, 0.4, 0.0, 0.0]
+    unread = json.dumps(["spell_backward", {}, {"question": "", "answer": None, "metadata": {}}])
+    assert reasoning_gym.score("abc", unread) == 0.0  # the scorer fails
+
+
+def test_problems_are_lines_of_json(
+    library: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What the process prints whose problems `draw` returns."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO('["chain_sum", {"max_terms": 3}, 5, 2]'))
+    reasoning_gym._print_problems()
+    found = [tuple(json.loads(line)) for line in capfd.readouterr().out.splitlines()]
+    assert found == reasoning_gym.draw("chain_sum", {"max_terms": 3}, 5, 2, "key")
+    assert [reasoning_gym.score(answer, text) for _, answer, text in found] == [1.0, 1.0]
+    assert found[0] != found[1]
+
+
+def test_an_answer_is_tried_again_where_it_may_not_have_ended_the_sandbox(
+    library: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of the sandbox programs that end at the first answer, the second, and the first again."""
+    text = reasoning_gym.problem("spiral_matrix", {}, 1, "key")[2]
+    replies, received = [None, "0.1", None, None], []
+
+    def run(program: Any, *, keep: int, **options: Any) -> list[Any]:
+        with socket.socket(fileno=os.dup(keep)) as channel, channel.makefile("r") as lines:
+            channel.sendall(b"\n")
+            for line in lines:
+                received.append(json.loads(line))
+                if (reply := replies.pop(0)) is None:
+                    break
+                channel.sendall(reply.encode())
+        return [SimpleNamespace(stderr=b"")]
+
+    monkeypatch.setattr(reasoning_gym, "run", run)
+    assert reasoning_gym.score("[1]", text) == 0.1
+    assert reasoning_gym.score("[2]", text) == 0.0
+    assert received == [["[1]", text], ["[1]", text], ["[2]", text], ["[2]", text]]
+
+
+def test_a_composite_of_tasks_scores_with_each_task(library: None) -> None:
     parts = [{"name": "chain_sum"}, {"name": "leg_counting", "weight": 1, "config": {"max_animals": 3}}]
     for _, answer, text in reasoning_gym.draw("composite", {"datasets": parts}, 1, 6, "key"):
         assert reasoning_gym.score(answer, text) == 1.0
@@ -165,6 +242,24 @@ def test_an_answer_that_is_a_program_earns_nothing(task: str, tmp_path: Path) ->
     assert max(*hostile, wrong) <= 0.05
     assert right == 1.0
     assert not Path(mark).exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "evaluator", "harmless"),
+    [
+        ("[[1, 2], [3, 4]]", "eval", True),
+        ("1 2 3", "eval", True),  # no expression
+        ("open('x')", "eval", False),
+        ("[c for c in 'ab']", "eval", False),
+        ("x**2/2 + sin(x) - 1e3", "parse_expr", True),
+        ("Integral(x, x)", "parse_expr", False),
+        ("x.__class__", "parse_expr", False),
+        ("oracle_answer", "parse_expr", False),
+    ],
+)
+def test_which_answers_are_evaluated(answer: str, evaluator: str, harmless: bool) -> None:
+    assert reasoning_gym._harmless(answer, "[1]", evaluator) is harmless
+    assert reasoning_gym._harmless(answer, answer, evaluator) is True
 
 
 @pytest.mark.slow
@@ -245,16 +340,14 @@ def test_numbers_that_are_not_finite_are_wrong(task: str) -> None:
     assert {reasoning_gym.score(answer, text) for answer in answers} == {0.0}
 
 
-@pytest.mark.adapter("reasoning_gym")
-def test_words_that_only_look_like_numbers_are_answers() -> None:
+def test_words_that_only_look_like_numbers_are_answers(library: None) -> None:
     for word in ("nan", "inf", "infinity"):
         entry = {"question": "?", "answer": word, "metadata": {}}
         text = json.dumps(["spell_backward", {}, entry])
         assert reasoning_gym.score(word, text) == 1.0
 
 
-@pytest.mark.adapter("reasoning_gym")
-def test_a_task_that_takes_any_text_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_that_takes_any_text_is_refused_by_name(library: None, capsys: pytest.CaptureFixture[str]) -> None:
     parts = {"datasets": [{"name": "chain_sum"}, {"name": "game_of_life_halting"}]}
     for task, settings in (("game_of_life_halting", {}), ("composite", parts)):
         with pytest.raises(DataError, match=r"dataset\.task=x: .*game_of_life_halting takes any text"):

@@ -31,6 +31,12 @@ class Scorer:
         return [3.0 for _ in completions]
 
 
+class Network(Scorer):
+    """What the models of PyTorch have."""
+
+    forward = parameters = Scorer.score
+
+
 class Colour(Enum):
     RED = "red"
 
@@ -80,6 +86,21 @@ def test_an_object_may_stand_in_any_key_that_takes_a_name() -> None:
     assert config.training.max_steps == 3
 
 
+def test_one_tool_needs_no_list() -> None:
+    named = [f"environment.tools=['{__name__}:right']"]
+    assert Words("covey.train").parts(None, None, right) == named  # type: ignore[arg-type]
+    assert Words("covey.train").parts(None, None, [right]) == named
+    assert Words("covey.train").parts(None, None, "calculator") == ["environment.tools=['calculator']"]
+
+
+def test_data_is_rows_an_option_a_file_or_a_dataset_of_the_hub() -> None:
+    sources = Words("covey.train").sources
+    assert sources(None, "gsm8k", []) == ["dataset='gsm8k'"]
+    assert sources(None, "owner/name", [])[-1] == "dataset.id='owner/name'"
+    assert sources(None, "rows.jsonl", [])[-1] == "dataset.path='rows.jsonl'"
+    assert sources(None, [{"a": 1}], [])[-1] == "dataset.path=_data"
+
+
 def test_values_of_other_types() -> None:
     words = Words("covey.train").of(
         {"a": Path("x/y"), "b": np.float64(0.5), "c": np.int64(3), "d": Colour.RED, "e": (1, 2), "f": range(2)}
@@ -92,6 +113,7 @@ def test_values_of_other_types() -> None:
     [
         ({"rewards": 3}, r"covey\.train: rewards=3: give functions, or names of rewards"),
         ({"rewards": [right, 3]}, r"rewards=\[<function right .*: give functions"),
+        ({"rewards": [right, Network()]}, r"rewards holds a Network, which is a model: name it, as 'model:FOLDER' or"),
         ({"overrides": 3}, r"overrides=3 is of type int: give a list of strings"),
         ({"overrides": "seed=1"}, r"overrides='seed=1' is a string"),
         ({"overrides": [{"seed": 1}]}, r"overrides holds \{'seed': 1\}, of type dict"),

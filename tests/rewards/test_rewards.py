@@ -267,6 +267,15 @@ def test_several_names_in_one_text() -> None:
         rewards.get_reward("accuracy, format")
 
 
+def test_a_reward_model_has_a_name_and_only_runs_load_it() -> None:
+    reward = rewards.get_reward("model:org/small-model/")
+    assert reward.__name__ == "small-model"
+    with pytest.raises(RewardError, match=r"^model:org/small-model/ is a reward model, which only training and eval"):
+        reward(prompts=["p"], completions=["a"])
+    with pytest.raises(RewardError, match=r"^rewards\.funcs: model: names no model: write model:FOLDER or "):
+        rewards.get_reward("model:")
+
+
 def test_two_rewards_of_one_name(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def format(completions, **kwargs):\n    return []\n")
     with pytest.raises(RewardError, match=r"format and .*mine\.py:format are both called format"):

@@ -255,6 +255,19 @@ def test_modes_of_right_answers_are_a_column(workers: int) -> None:
     assert columns["mode"] == ["1+2", "1+2", None, None]
 
 
+def test_what_cannot_be_sent_to_a_worker(graders: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Such a column is left out, with a warning; such completions are an error, once their rewards are asked for."""
+    name, columns = f"{graders}:length", {"level": [print, lambda: 1]}
+    with RewardRunner([name], workers=1) as runner:
+        for _ in range(2):
+            assert [one.value for one in runner.grade_batch(name, ["p", "q"], ["a", "abc"], columns)] == [1.0, 3.0]
+        (_,) = [text for text in caplog.messages if "do not get level, which cannot be sent" in text]
+        unsent: list[Any] = [lambda: 1]
+        runner.begin(["p"], unsent, {})
+        with pytest.raises(RewardError, match="cannot be sent to a worker process"):
+            runner.functions[0](["p"], unsent)
+
+
 def test_functions_given_as_objects_run_here_with_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "_given", {})
     seen: list[tuple[int, int]] = []

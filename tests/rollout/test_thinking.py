@@ -205,6 +205,8 @@ def test_a_generate_that_was_patched_is_restored(wide_starter: Path, starter_voc
         with masked_generation(model, starter_vocabulary, 1.0):
             assert model.generate not in (patched, print)
         assert model.generate == patched
+    with masked_generation(model, None, 1.0):
+        assert model.generate is print
 
 
 def test_a_models_own_generate_can_be_masked(wide_starter: Path) -> None:

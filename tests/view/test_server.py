@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import webbrowser
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from completed import completed
 from covey.cli.main import main
-from covey.view.events import events_between
+from covey.view import events as event_stream
+from covey.view.app import serve
+from covey.view.events import Changes, events_between
 from made_run import make_run, write_evaluation
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]{40,})\n")
@@ -84,6 +92,71 @@ def test_it_serves_until_a_signal(end: signal.Signals, root: Path, tmp_path: Pat
             assert process.wait(60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == "Ctrl-C ends it.\n"
+
+
+@pytest.fixture
+def _own_signals() -> Iterator[None]:
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.usefixtures("_own_signals")
+def test_it_opens_its_page_where_there_is_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: what a browser asks for is answered, until it sends the signal."""
+    run, announced, found, closed = make_run(tmp_path / "first", steps=2), list[str](), list[Any](), threading.Event()
+    guard = threading.Timer(60, os.kill, (os.getpid(), signal.SIGTERM))  # if no browser is opened
+
+    def browse(address: str) -> None:
+        with ExitStack() as ending:
+            ending.callback(closed.set)
+            ending.callback(os.kill, os.getpid(), signal.SIGTERM)
+            match = ADDRESS.fullmatch(f"{address}\n")
+            assert match
+            found.append(address)
+            with get(int(match[1]), "/api/events", match[2]) as stream:
+                found.append(stream.readline())
+                with (run / "metrics.jsonl").open("a") as file:
+                    file.write('{"step": 3, "train/reward": 0.5}\n')
+                found.append(next(events(stream)))
+
+    monkeypatch.setattr(event_stream, "EVERY", 0.02)
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "filters", [])
+    monkeypatch.setattr(webbrowser, "open", browse)
+    monkeypatch.setenv("DISPLAY", ":0")
+    guard.start()
+    serve(tmp_path, 0, announce=announced.append, open_page=True)
+    guard.cancel()
+    assert closed.wait(60)
+    assert found == [*announced, b"retry: 2000\n", ("changed", {"runs": ["first"]})]
+
+
+@pytest.mark.usefixtures("_own_signals")
+def test_without_a_screen_no_page_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text browser would take the terminal."""
+    opened: list[str] = []
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "filters", [])
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    serve(tmp_path, 0, announce=lambda _: os.kill(os.getpid(), signal.SIGINT), open_page=True)
+    assert opened == []
+
+
+def test_a_quiet_stream_is_kept_open_and_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "EVERY", 0.01)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE", 0.03)
+    ended: list[bool] = []
+
+    async def listen() -> list[str]:
+        stream = Changes(SimpleNamespace(signatures=lambda: {"a": (1,)}), lambda: bool(ended)).stream()  # type: ignore[arg-type]
+        found = [await anext(stream) for _ in range(3)]
+        ended.append(True)
+        return found + [text async for text in stream]
+
+    assert asyncio.run(listen()) == ["retry: 2000\n\n", ": still here\n\n", ": still here\n\n"]
 
 
 ENDLESS = """

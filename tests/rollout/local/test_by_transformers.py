@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from covey.errors import EngineError, TrainingError
-from covey.rollout import LocalEngine, SamplingSettings, sample
+from covey.rollout import Completion, LocalEngine, SamplingSettings, sample
 from covey.rollout.local.engine import by_transformers
 from small_models import build
 
@@ -146,7 +146,14 @@ def test_an_engine_returns_log_probabilities_whichever_way_it_samples(tiny_model
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
     engine = LocalEngine(model, tokenizer, shared_prefill=False, batch_size=2)
     assert engine.capabilities.logprobs
-    found = engine.generate([[5, 6, 7], [8, 9], [8, 9]], SamplingSettings(8, logprobs=True), seed=3)
+    ended: list[tuple[int, Completion]] = []
+    found = engine.generate(
+        [[5, 6, 7], [8, 9], [8, 9]],
+        SamplingSettings(8, logprobs=True),
+        seed=3,
+        on_ended=lambda *one: ended.append(one),
+    )
+    assert ended == list(enumerate(found))
     plain = engine.generate([[5, 6, 7], [8, 9], [8, 9]], SamplingSettings(8), seed=3)
     assert [one.ids for one in plain] == [one.ids for one in found]
     assert all(one.logps is None for one in plain)

@@ -220,6 +220,29 @@ def test_weights_are_reordered_for_modules_in_float32_and_not_in_mixed_precision
     assert reordered == [model]
 
 
+def test_other_reasons_why_weights_are_not_packed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("qwen3 tied")
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    sampled(model, 3)
+    handle.remove()
+    model.model.embed_tokens.max_norm = 9.0
+    sampled(model, 3)
+    model.model.embed_tokens.max_norm = None
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        sampled(model, 3)
+    sampled(model, 3)
+    reasons = (
+        "there are global module hooks",
+        "model.embed_tokens is not as Qwen3",
+        "this PyTorch comes without oneDNN",
+    )
+    assert len(caplog.messages) == 3
+    assert all(reason in message for reason, message in zip(reasons, caplog.messages, strict=True))
+
+
 def test_why_weights_are_not_packed_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     model = build("qwen3 tied")
     sampled(model)

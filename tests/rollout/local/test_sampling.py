@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers import (
     AutoTokenizer,
     Gemma2Config,
     GenerationConfig,
+    Lfm2Config,
     LogitsProcessor,
     MambaConfig,
     Qwen3Config,
@@ -33,6 +34,7 @@ from covey.errors import TrainingError
 from covey.rollout import LocalEngine, SamplingSettings, generate, sample
 from covey.rollout.local.compatibility import unsupported_reason
 from covey.rollout.local.tokens import sample_tokens
+from covey.rollout.local.turns import Match, Turn
 from forked import run_two
 from small_models import ARCHITECTURES, SMALL, VOCABULARY, build
 
@@ -289,6 +291,73 @@ def test_unsupported_models_have_a_reason() -> None:
     noisy = AutoModelForCausalLM.from_config(Qwen3Config(**SMALL, attention_dropout=0.1))
     assert "dropout" in str(unsupported_reason(noisy.train()))
     assert unsupported_reason(noisy.eval()) is None
+
+
+def _changed(change: Callable[[Any], None]) -> Any:
+    model = build("qwen3")
+    change(model)
+    return model
+
+
+def _calling_attention_with(**more: Any) -> Any:
+    """A model whose second layer calls its attention with other arguments."""
+    model = build("qwen3")
+    attention = model.model.layers[1].self_attn
+    own = attention.forward
+    attention.forward = lambda *args, **kwargs: own(*args, **{**kwargs, **more})
+    return model
+
+
+def _with_prompt_tuning() -> Any:
+    from peft import PromptTuningConfig, get_peft_model
+
+    return get_peft_model(build("qwen3"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+
+
+class _Narrow(Qwen3ForCausalLM):
+    def forward(self, input_ids: Any = None, past_key_values: Any = None) -> Any:
+        raise AssertionError("is not called")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: _calling_attention_with(s_aux=torch.zeros(4)), "the model's attention takes s_aux"),
+        (lambda: _calling_attention_with(covey_cache=None), "does not pass further arguments on to its attention"),
+        (lambda: _calling_attention_with(attention_mask=torch.zeros(1, 1, 1, 1)), "an attention mask of its own"),
+        (
+            lambda: _changed(lambda model: setattr(model.model.layers[0].self_attn, "sliding_window", 5)),
+            "a layer attends over 5 tokens and caches None",
+        ),
+        (
+            lambda: AutoModelForCausalLM.from_config(Qwen3Config(**SMALL, is_encoder_decoder=True)).eval(),
+            "is not a plain language model",
+        ),
+        (
+            lambda: _changed(lambda model: setattr(model, "hf_device_map", {"model.layers.0": 0, "model.layers.1": 1})),
+            "the model's layers are on several devices",
+        ),
+        (_with_prompt_tuning, "the adapter puts virtual tokens before the prompt"),
+        (lambda: _Narrow(Qwen3Config(**SMALL)).eval(), "_Narrow does not take logits_to_keep, position_ids"),
+        (
+            lambda: AutoModelForCausalLM.from_config(Lfm2Config(**SMALL, layer_types=["conv", "full_attention"])),
+            "the model caches more than keys and values (LinearAttentionLayer)",
+        ),
+    ],
+)
+def test_why_prompts_cannot_be_shared(make: Callable[[], Any], reason: str) -> None:
+    assert reason in str(unsupported_reason(make()))
+
+
+def test_what_cannot_be_sampled(qwen3: Any) -> None:
+    for prompts, options, message in (
+        ([[5], []], {}, "a prompt has no tokens"),
+        ([[5], [6]], {"max_lengths": [1, 0]}, "a completion may have no tokens"),
+        ([[5], [6]], {"row_seeds": [1]}, "1 seeds for 2 prompts"),
+        ([[5], [6]], {"turn": Turn([Match(), Match()]), "max_tokens_in_flight": 9}, "rows of a turn enter all at once"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sample(qwen3, prompts, greedy(3), **options)
 
 
 def test_a_model_with_a_generate_of_its_own_is_left_to_it() -> None:

@@ -375,6 +375,17 @@ def test_an_engine_that_is_forgotten(tiny_model: str) -> None:
     assert not folder.exists()
 
 
+def test_what_cannot_be_sent_and_what_was_closed(tiny_model: str) -> None:
+    model, tokenizer = loaded(tiny_model)
+    engine = ProcessEngine(model, tokenizer)
+    engine.close()
+    with pytest.raises(EngineError, match=r"^The rollout engine was closed\.$"):
+        engine.generate(PROMPTS, SAMPLING)
+    tokenizer.helper = lambda: None
+    with pytest.raises(EngineError, match=r"cannot be sent to the rollout process: .* Their classes must be"):
+        ProcessEngine(model, tokenizer)
+
+
 def test_the_threads() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     assert default_threads() == max(1, cores // 2)
