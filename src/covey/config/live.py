@@ -83,7 +83,8 @@ def notes_without_effect(config: Config, given: Sequence[Given], facts: Facts) -
         if all(not is_live(key, config, facts) for key in item.keys):
             key, name = item.keys[0], item.written.name
             shown = item.written.name if key.startswith(name) else key if key.endswith(name) else f"{name} ({key})"
-            dead.setdefault(item.foreign, {}).setdefault(condition(key), []).append(shown)
+            why = "only GRPO reads it, and sft.rows is set" if _of_grpo(key, config) else condition(key)
+            dead.setdefault(item.foreign, {}).setdefault(why, []).append(shown)
     lines = [f"no effect in this run: {', '.join(names)}; {why}" for why, names in dead.pop("", {}).items()]
     for file, whys in dead.items():
         parts = [f"{', '.join(names)} ({why})" for why, names in whys.items()]
@@ -102,7 +103,9 @@ def is_live(key: str, config: Config, facts: Facts = MappingProxyType({})) -> bo
     """Whether a key has an effect in this run. One that depends on what cannot be known has."""
     expression = _declared_of(key).live
     try:
-        return not expression or bool(_value(_parsed(expression), partial(_read, config, {**FACTS, **facts})))
+        return not _of_grpo(key, config) and (
+            not expression or bool(_value(_parsed(expression), partial(_read, config, {**FACTS, **facts})))
+        )
     except CoveyError:  # an unknown reward, of which the user is told in its place
         return True
 
@@ -128,10 +131,19 @@ def _declared() -> Mapping[str, _Declared]:
         for item in dataclasses.fields(group) if group is not TrainingConfig else ():
             live = both(group.LIVE, item.metadata.get("live", ""))  # type: ignore[attr-defined]
             found[f"{prefix}.{item.name}".lstrip(".")] = _Declared(live, bool(item.metadata.get("refused")))
-    for name, known in training_fields().items():
-        live = both(LIVE.get(name, ""), "not sft.rows" if known.grpo and name not in READ_BY_SFT else "")
-        found[f"training.{name}"] = _Declared("False", never=NEVER[name]) if name in NEVER else _Declared(live)
+    for name in training_fields():
+        found[f"training.{name}"] = (
+            _Declared("False", never=NEVER[name]) if name in NEVER else _Declared(LIVE.get(name, ""))
+        )
     return found
+
+
+def _of_grpo(key: str, config: Config) -> bool:
+    """Whether only GRPO reads a key, and this is a run of supervised training."""
+    group, _, name = key.partition(".")
+    field = training_fields().get(name) if group == "training" else None
+    only = group in ("objective", "rollout") or (field is not None and field.grpo and name not in READ_BY_SFT)
+    return config.sft.rows is not None and only
 
 
 def _declared_of(key: str) -> _Declared:

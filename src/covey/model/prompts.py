@@ -26,6 +26,7 @@ TemplateArguments = Mapping[str, Any] | None
 logger = logging.getLogger(__name__)
 _JOINER = "\u200d"  # it has no width, and splits what it stands in
 _TAG = re.compile(r"</?\w+>")
+_MARKER = re.compile(r"\s*([<\[]).*[>\]]\s*", re.DOTALL)  # of other added tokens, words are no marks of a turn
 _REASONING = re.compile(r"</?(think|answer)>")
 _known: WeakKeyDictionary[Any, tuple[int, re.Pattern[str] | None]] = WeakKeyDictionary()
 
@@ -97,7 +98,7 @@ def as_shown(tokenizer: Any, prompt: Any) -> Any:
     as it is, as do tags that prompts ask for (`<think>`; `<tool_call>` where it is no special token).
 
     Args:
-        tokenizer: names the special tokens; other tokens that it adds count too.
+        tokenizer: names the special tokens; other tokens that it adds count too, where they are in brackets.
         prompt: messages, or a text.
     """
     if isinstance(prompt, str):
@@ -106,7 +107,8 @@ def as_shown(tokenizer: Any, prompt: Any) -> Any:
     if tokenizer not in _known or _known[tokenizer][0] != len(tokenizer):
         markers = {*tokenizer.all_special_tokens}
         for token in tokenizer.added_tokens_decoder.values():
-            markers |= {token.content} if token.special or not _TAG.fullmatch(token.content) else set()
+            marks = _MARKER.fullmatch(token.content) and not _TAG.fullmatch(token.content)
+            markers |= {token.content} if token.special or marks else set()
         found = sorted((one for one in markers if len(one.strip()) > 1 and not _REASONING.fullmatch(one)), key=len)
         pattern = re.compile("|".join(map(re.escape, reversed(found)))) if found else None
         _known[tokenizer] = len(tokenizer), pattern

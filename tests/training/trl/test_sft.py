@@ -105,7 +105,7 @@ def test_what_grpo_alone_reads_is_said_to_have_no_effect(tiny_model: str, capsys
     words = ["training.beta=0.1", "objective=maxent", "training.max_steps=1", "training.save_strategy=no"]
     assert main(["sft", f"model.name={tiny_model}", *WORDS, *words, "run_name=noted"]) == 0
     error = " ".join(capsys.readouterr().err.split())
-    assert "no effect in this run: training.beta; read only where sft.rows is not set" in error
+    assert "no effect in this run: training.beta; only GRPO reads it, and sft.rows is set" in error
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
+    text = ""  # a name that is no file's cannot be read at all
     try:
         text = path.read_text(encoding="utf-8")
         check_yaml(text, path)

@@ -113,7 +113,6 @@ class KLConfig(Group):
     """Whether the weight β of the KL divergence is fixed or follows a target."""
 
     PREFIX: ClassVar[str] = "objective.kl."
-    LIVE: ClassVar[str] = "not sft.rows"
 
     controller: str = option("fixed", choices=("fixed", "adaptive"))
     """`fixed` keeps β at `training.beta`; `adaptive` starts there and adjusts it to hold the KL at `kl_target`."""
@@ -335,7 +334,6 @@ class ObjectiveConfig(_WithSettings):
     """How the rewards of a group become advantages."""
 
     PREFIX: ClassVar[str] = "objective."
-    LIVE: ClassVar[str] = "not sft.rows"
 
     resample_groups: int = option(0, low=0)
     """Most further prompts drawn for one generation batch to replace groups whose rewards are all equal, which give no

@@ -21,7 +21,6 @@ class RolloutConfig(Group):
     """What generates the completions in training."""
 
     PREFIX: ClassVar[str] = "rollout."
-    LIVE: ClassVar[str] = "not sft.rows"
 
     engine: str | None = None
     """Your own inference engine, as `file.py:Class` or `package.module:Class`; null means vLLM with
