@@ -164,7 +164,7 @@ def test_commands_that_texts_name_are_taken() -> None:
 
 def test_the_examples_of_the_help_are_taken() -> None:
     found = re.findall(r"^  covey (.+?)(?: {2,}.*)?$", parsers()[0].epilog or "", re.MULTILINE)
-    assert len(found) == 17
+    assert len(found) == 18
     for words in found:
         check(words, "covey --help")
 

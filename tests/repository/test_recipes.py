@@ -65,7 +65,7 @@ def test_the_documented_options_exist() -> None:
         "objective": "grpo maxent dr_grpo dapo maxrl xdr passk unique darling seed quantile unlikely token_entropy",
         "rewards": "default math gsm8k_ladder countdown graph_coloring code none reasoning_gym",
         "environment": "none calculator python number_guess",
-        "training": "grpo_default",
+        "training": "grpo_default sft",
         "evaluation": "default greedy standard liberal",
         "logging": "default wandb tensorboard trackio none",
         "experiment": "quick_test full_training maxent_math grpo_math reasoning_vocab reasoning_vocab_baseline "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from completed import completed
 from covey.cli.main import main
 from covey.model.prompts import labelled
 from covey.runlog.metrics import read_metrics
@@ -189,3 +192,18 @@ def test_thinking_that_the_template_opens_is_not_written_twice(tiny_model: str) 
 
 def test_a_text_is_taken_as_it_is(tiny_model: str) -> None:
     assert texts(tiny_model, "1 + 1 = ", "2") == [("1 + 1 = 2<|im_end|>", ["2<|im_end|>"])]
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tiny_model: str) -> None:
+    """Equal batches of four rows: halves in two processes, whole in one; the loss is the mean over all tokens."""
+    one = ["training.optim=sgd", "training.learning_rate=1.0", "training.max_steps=3", "training.save_strategy=no"]
+    common = ["sft", f"model.name={tiny_model}", *WORDS, *one]
+    assert main([*common, "run_name=one"]) == 0
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    words = [*common, "run_name=two", "training.per_device_train_batch_size=2"]
+    ended = completed([*launcher, "-m", "covey.cli.main", *words], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    alone, together = weights("one"), weights("two")
+    assert max(float((tensor - together[name]).abs().max()) for name, tensor in alone.items()) < 1e-6
+    assert [row["train/num_tokens"] for row in rows("one")] == [row["train/num_tokens"] for row in rows("two")]
