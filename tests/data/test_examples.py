@@ -23,7 +23,7 @@ def read(rows: list[dict[str, Any]], folder: Path, held_out: tuple[Any, ...] = (
 
 def supervised(rows: Path, seed: int = 0, **settings: Any) -> Config:
     words = [f"sft.{name}={value}" for name, value in settings.items()]
-    data = ["dataset=none", "evaluation.every_steps=0", "dataset.user_prompt_template='{prompt} Briefly.'"]
+    data = ["dataset=none", "dataset.user_prompt_template='{prompt} Briefly.'"]
     return load([f"sft.rows={rows}", f"seed={seed}", *words, *data])
 
 

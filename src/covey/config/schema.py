@@ -127,12 +127,6 @@ class Config(Group):
                 f" cannot be used with sft.rows={show(self.sft.rows)}: supervised training reads its completions, and "
                 "evaluates with Covey's own engine. Leave one of the two out.",
             )
-        if self.evaluation.every_steps and not self.dataset.has_source:
-            raise BadKeyError(
-                "evaluation.every_steps",
-                f"={show(self.evaluation.every_steps)} has no held-out problems, as dataset has no source: name a "
-                "dataset, or set it to 0.",
-            )
 
     def _check_rewards(self) -> None:
         """Check that something rewards a completion, and that there is one weight for each function."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from covey.config import Config, DatasetConfig
+from covey.config import Config, DatasetConfig, MixtureSource
 from covey.data.columns import CONVERSATION_NAMES, PROMPT_NAMES, usual_column
 from covey.data.files import read_files
 from covey.data.prompts import Conversation, as_messages, conversation, question
-from covey.data.sources import read_named
+from covey.data.sources import read_source
 from covey.data.table import Table
 from covey.errors import DataError
 from covey.runlog.completions import completion_files
@@ -70,9 +70,12 @@ def as_asked(prompt: str | Conversation, dataset: DatasetConfig) -> Conversation
 
 def _table(name: str) -> Table:
     """The rows of a run's completions, or of any data."""
-    run = RunDirectory(Path(name).expanduser())
+    path = Path(name).expanduser()
+    run = RunDirectory(path)
     if not run.config.is_file():
-        return read_named(name, _KEY)
+        here = path.exists() or path.suffix or name.count("/") != 1  # else it is a set on the hub
+        source = MixtureSource(path=name) if here else MixtureSource(id=name)
+        return read_source(source, _KEY, DatasetConfig(), [])
     files = [path for _, path in completion_files(run.completions)] if run.completions.is_dir() else []
     if not files:
         raise DataError(f"{_KEY}={name}: the run has no completions (logging.completions_every_steps=0 writes none).")

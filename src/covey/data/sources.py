@@ -6,14 +6,12 @@ Datasets on the hub are read whole or, with streaming, only as far as needed.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.config.groups.dataset import DATA_FILES
 from covey.data.columns import RowNeeds
 from covey.data.files import READABLE, find_path, listing, read_files, scan_folder
 from covey.data.holdout import rows_to_read
@@ -71,26 +69,6 @@ def read_source(source: MixtureSource, key: str, dataset: DatasetConfig, notes: 
         return _read_hub_source(source, key, dataset)
     path = _locate(source.path, f"{key}.path")
     return _one_split(path, f"{key}.path", source.split, source.config, notes, strict=True)
-
-
-def read_named(name: str, key: str) -> Table:
-    """The rows of a local file or folder, of Kaggle, or of a dataset on the hub (`owner/name`): its split `train`.
-
-    Args:
-        name: which of them; one that exists here is not looked for on the hub.
-        key: the config key that names it.
-
-    Raises:
-        DataError: it cannot be found or read.
-    """
-    path = Path(name).expanduser()
-    if path.exists() or not _HUB_ID.fullmatch(name) or name.lower().endswith(DATA_FILES):
-        return _one_split(_locate(name, key), key, "train", None, [], strict=False)
-    hub = HubSet(name, None, None, key, key)
-    return _choose_split(hub.load(), "train", key, hub.name, slicer=hub.load)
-
-
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def _is_saved(path: Path) -> bool:

@@ -120,7 +120,6 @@ def test_what_grpo_alone_reads_is_said_to_have_no_effect(tiny_model: str, capsys
         (["training.use_vllm=true"], "training.use_vllm cannot be used with sft.rows"),
         (["sft.max_length=8"], "all 24 examples are longer than sft.max_length=8 tokens"),
         (["sft.packing=true", "sft.max_length=null"], "sft.packing=true needs the length of a block"),
-        (["dataset=none"], "evaluation.every_steps=50 has no held-out problems"),
         (["training.optim=adamw_tree"], "training.optim=adamw_tree"),
     ],
 )

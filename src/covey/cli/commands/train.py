@@ -17,7 +17,8 @@ from covey.cli.config_arguments import Request
 from covey.cli.json_output import add_json, print_json
 from covey.cli.main_process import is_main
 from covey.config import Composed, Flag, differences, load
-from covey.config.compose.recipe import holds_rows
+from covey.config.compose.group_files import CONF
+from covey.config.compose.recipe import holds_rows, read_yaml
 from covey.config.groups.dataset import without_suffix
 from covey.errors import ConfigError
 from covey.launch.machine import RESUME_COMMAND, keep_one_gpu
@@ -87,8 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _supervised(request: Request) -> Request:
-    """The request with the defaults of supervised training below what it sets: `training=sft`; and where no data are
-    named, those of the run that has the examples, or none. Raises a `ConfigError` without `sft.rows`."""
+    """The request with the defaults of supervised training below what is typed: `training=sft`, in place of the
+    schedule of a recipe for GRPO; and where no data are named, those of the run that has the examples, or none. Raises
+    a `ConfigError` without `sft.rows`."""
     composed = replace(request, hydra=()).compose()
     rows = composed.config.sft.rows
     if rows is None:
@@ -99,6 +101,8 @@ def _supervised(request: Request) -> Request:
     groups = {key.partition(".")[0] for key in composed.origins} | {str(word) for word in request.overrides}
     groups = {word.partition("=")[0].partition(".")[0] for word in groups}
     words: list[str | Flag] = ["training=sft"] if composed.defaults_tree else []  # a whole config has all it needs
+    if words and request.source is not None and ", line " not in composed.origins["sft.rows"]:
+        words += [f"training.{key}={value}" for key, value in read_yaml(CONF / "training" / "sft.yaml").items()]
     run = RunDirectory(Path(rows).expanduser())
     if request.source is None and "dataset" not in groups and run.config.is_file():
         changed = differences(load(recipe=run.config), load())
@@ -106,7 +110,7 @@ def _supervised(request: Request) -> Request:
         kept = [(key, value) for key, value, _ in changed if key.partition(".")[0] in own and "lora" not in key]
         words += [Flag(key, (value if isinstance(value, str) else json.dumps(value),)) for key, value in kept]
     elif request.source is None and "dataset" not in groups:
-        words += ["dataset=none", "evaluation.every_steps=0"]
+        words.append("dataset=none")
         if is_main():
             print("· No data are named (dataset=NAME), so nothing is evaluated.", file=sys.stderr)
     return replace(request, overrides=(*words, *request.overrides))

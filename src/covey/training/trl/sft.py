@@ -44,18 +44,9 @@ class SFTTrainer(ResumedExactly, TRLSFTTrainer):
         return {"completion": []}
 
     def _progress(self) -> TrainingProgress:
-        return TrainingProgress(
-            micro_step=0,
-            passes_done=0,
-            buffered_inputs=None,
-            pending_metrics={name: list(values) for name, values in self._metrics["train"].items()},
-            completion_log={},
-            step_time=0.0,
-            loss_since_log=float(self._tr_loss),
-            loss_total=float(self._total_loss_scalar),
-            last_logged_step=int(self._globalstep_last_logged),
-            tokens=int(self._total_train_tokens),
-        )
+        metrics = {name: list(values) for name, values in self._metrics["train"].items()}
+        losses = float(self._tr_loss), float(self._total_loss_scalar), int(self._globalstep_last_logged)
+        return TrainingProgress(0, 0, None, metrics, {}, 0.0, *losses, tokens=int(self._total_train_tokens))
 
     def _restore(self, progress: TrainingProgress, checkpoint: Path) -> None:
         self._total_train_tokens = progress.tokens
