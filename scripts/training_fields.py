@@ -21,26 +21,27 @@ def snapshot() -> dict[str, Any]:
 
     Returns:
         `trl`, `transformers` (versions), `about`, and `fields`: name to `type`, `default`, `choices` where the type
-        is an enum or the field lists them, and `grpo` where `SFTConfig` lacks it.
+        is an enum or the field lists them, and `grpo`: the names that `SFTConfig` lacks.
     """
     import transformers
     import trl
 
     fields: dict[str, Any] = {}
-    supervised = {field.name for field in dataclasses.fields(trl.SFTConfig)}
+    shared = {field.name for field in dataclasses.fields(trl.SFTConfig)}
     for field in dataclasses.fields(trl.GRPOConfig):
         hint = typing.get_type_hints(trl.GRPOConfig).get(field.name) if isinstance(field.type, str) else field.type
         entry: dict[str, Any] = {"type": type_text(hint), "default": _default(field)}
         choices = _enum_values(hint) or [str(choice) for choice in field.metadata.get("choices", ())]
         if choices:
             entry["choices"] = choices
-        if field.name not in supervised:
-            entry["grpo"] = True
         fields[field.name] = entry
     return {
         "about": "Names, types and defaults of trl.GRPOConfig's fields, made by scripts/training_fields.py.",
         "trl": trl.__version__,
         "transformers": transformers.__version__,
+        "grpo": " ".join(
+            name for name in fields if name not in {one.name for one in dataclasses.fields(trl.SFTConfig)}
+        ),
         "fields": fields,
     }
 

@@ -61,6 +61,10 @@ def test_conversations_are_split_before_the_first_answer(tmp_path: Path) -> None
         ({"prompt": "a", "completion": ""}, "no completion"),
         ({"prompt": "a", "completion": [user("b")]}, "no completion"),
         ({"prompt": None, "completion": "b"}, "no prompt"),
+        ({"prompt": 3, "completion": "b"}, "no prompt"),
+        ({"prompt": "a", "completion": ["x", "y"]}, "no completion"),
+        ({"prompt": "a", "completion": [{"content": "b"}]}, "no completion"),
+        ({"prompt": [{"role": "user", "content": None}], "completion": "b"}, "no prompt"),
         ({"question": "a", "answer": "b"}, "no column looks like what is to be learnt"),
     ],
 )
@@ -70,7 +74,8 @@ def test_a_row_without_either_is_named(row: dict[str, Any], lacks: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("column", "right", "wrong"), [("outcome", "right", "wrong"), ("accuracy", 1.0, 0.0), ("reward", 1.2, 0.2)]
+    ("column", "right", "wrong"),
+    [("outcome", "right", None), ("accuracy", 1.0, 0.0), ("reward", 1.2, float("nan")), ("reward", "1.0", [1.0])],
 )
 def test_only_right_ones_where_that_is_known(column: str, right: Any, wrong: Any, tmp_path: Path) -> None:
     rows = [{"prompt": "a", "completion": "x", column: right}, {"prompt": "a", "completion": "y", column: wrong}]
@@ -85,9 +90,18 @@ def test_only_right_ones_where_that_is_known(column: str, right: Any, wrong: Any
 def test_held_out_problems_are_left_out_whatever_their_system_message(tmp_path: Path) -> None:
     rows = [{"prompt": one, "completion": "x"} for one in ("held", "free")]
     held = [{"role": "system", "content": "Think."}, user("held Briefly.")]
+    rows += [{"prompt": [user(text)], "completion": "x"} for text in ("Held", "held  briefly.")]
+    rows += [{"prompt": [user("b")], "completion": [said("x"), user("held"), said("y")]}]
     found, notes = read(rows, tmp_path, (held,))
     assert [one.prompt for one in found] == ["free"]
-    assert notes == ["sft.rows: 1 of 2 rows are left out, of held-out problems"]
+    assert notes == ["sft.rows: 4 of 5 rows are left out, of held-out problems"]
+
+
+def test_what_belongs_to_an_example_and_is_not_read_is_named(tmp_path: Path) -> None:
+    talk = [user("a"), {**said("b"), "reasoning_content": "c"}]
+    found, notes = read([{"messages": talk, "response": "b", "tools": []}], tmp_path)
+    assert [tuple(one) for one in found] == [([user("a")], [said("b")])]
+    assert notes == [f"sft.rows: reasoning_content, tools of {tmp_path / 'rows.jsonl'} is not read"]
 
 
 def test_per_prompt_draws_by_the_seed(tmp_path: Path) -> None:
@@ -117,5 +131,18 @@ def test_the_completions_of_a_run(tmp_path: Path) -> None:
         }
         write_completions(run.completions, step, columns)
     found, notes = read_examples(supervised(run.root))
-    assert [tuple(one) for one in found] == [([user("a")], [said("1")]), ([user("a")], [said("2")])]
+    assert [tuple(one) for one in found] == [([user("a")], "1"), ([user("a")], "2")]
     assert notes[1] == "sft.rows: 2 of 6 rows are left out, cut off at the length limit"
+
+
+def test_a_run_that_nothing_judges_or_with_tools_is_refused(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.root.mkdir()
+    run.config.write_text(to_yaml(load()), encoding="utf-8")
+    write_completions(run.completions, 1, {"prompt": ["a"], "completion": ["b"], "mine": [0.0]})
+    with pytest.raises(DataError, match="the run has no grader to say what is right"):
+        read_examples(supervised(run.root))
+    assert len(read_examples(supervised(run.root, right_only=False))[0]) == 1
+    run.config.write_text(to_yaml(load(["environment=calculator"])), encoding="utf-8")
+    with pytest.raises(DataError, match="the run has an environment or tools"):
+        read_examples(supervised(run.root))

@@ -252,8 +252,7 @@ def check_names(config: Config) -> None:
 def data_paths(config: Config) -> dict[str, str | None]:
     """The local files and folders of the data, by their keys."""
     paths: dict[str, str | None] = {"dataset.path": config.dataset.path, "dataset.test_path": config.dataset.test_path}
-    if config.sft.rows is not None and (Path(config.sft.rows).suffix or config.sft.rows.count("/") != 1):
-        paths["sft.rows"] = config.sft.rows  # else it may be on the hub
+    paths["sft.rows"] = None if config.sft.from_hub else config.sft.rows
     for number, source in enumerate(config.dataset.mixture.sources):
         paths[f"dataset.mixture.datasets[{number}].path"] = source.path
     return paths

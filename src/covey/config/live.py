@@ -143,6 +143,7 @@ def _of_grpo(key: str, config: Config) -> bool:
     group, _, name = key.partition(".")
     field = training_fields().get(name) if group == "training" else None
     only = group in ("objective", "rollout") or (field is not None and field.grpo and name not in READ_BY_SFT)
+    only = only or key == "training.loss_type"
     return config.sft.rows is not None and only
 
 

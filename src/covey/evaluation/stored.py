@@ -315,17 +315,20 @@ class Target:
         return (*(self.script or ()), *overrides, Flag("model.name", (self.source,)))
 
     def check_data(self, config: Config, keys: Iterable[str | Flag], example: str | None = None) -> None:
-        """Raise a `ConfigError` if none of these keys and words of the user names problems for a script's run.
+        """Raise a `ConfigError` if none of these keys and words of the user names problems for a script's run, or there
+        are none, as for one of supervised training.
 
         Args:
             example: a command that names some; None for one of `covey eval`.
         """
         named = any(_NAMES_DATA.match(str(key)) for key in keys)
-        if self.script is not None and not named and not config.evaluation.benchmarks:
+        none = not config.dataset.has_source and config.environment.factory is None
+        if (none or (self.script is not None and not named)) and not config.evaluation.benchmarks:
             example = example or command("eval {run} dataset=gsm8k", run=self.label)
             raise ConfigError(
-                f"{self.label} was trained by a script, so its held-out problems are not known here: name some, as in "
-                f"`{example}`, with dataset.path=FILE for rows of your own, or benchmarks."
+                f"{self.label} was trained {'without data' if none else 'by a script'}, so its held-out problems are "
+                f"not known here: name some, as in `{example}`, with dataset.path=FILE for rows of your own, or "
+                "benchmarks."
             )
 
 

@@ -26,7 +26,7 @@ TemplateArguments = Mapping[str, Any] | None
 logger = logging.getLogger(__name__)
 _JOINER = "\u200d"  # it has no width, and splits what it stands in
 _TAG = re.compile(r"</?\w+>")
-_MARKER = re.compile(r"\s*([<\[]).*[>\]]\s*", re.DOTALL)  # of other added tokens, words are no marks of a turn
+_MARKER = re.compile(r"\s*[<\[].*[>\]]\s*", re.DOTALL)  # what marks a turn; other added tokens are words
 _REASONING = re.compile(r"</?(think|answer)>")
 _known: WeakKeyDictionary[Any, tuple[int, re.Pattern[str] | None]] = WeakKeyDictionary()
 
@@ -228,28 +228,29 @@ def labelled(
         completion: what is written: a text, or messages, also of others than the assistant.
         end: the token that ends a turn.
         every_turn: whether every turn of the assistant in the completion is learnt, or the last one.
-        tag: of thinking; one that the template has opened is not written twice.
+        tag: of thinking; where the template has opened it, it is not written twice, and is closed.
     """
     turns = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
     spoken = [at for at, turn in enumerate(turns) if turn["role"] == "assistant"][0 if every_turn else -1 :]
     ids, labels = list[int](), list[int]()
     for at in spoken:
         context = prompt if isinstance(prompt, str) else [*prompt, *turns[:at]]
-        before = render(tokenizer, context, arguments)
-        text = turns[at]["content"] or ""
-        if not isinstance(prompt, str):
+        before, text = render(tokenizer, context, arguments), turns[at]["content"] or ""
+        if not isinstance(completion, str):
             whole = render(tokenizer, [*context, turns[at]], arguments, answering=False)
-            calls = turns[at].get("tool_calls") and whole.startswith(before)
-            text = (
-                whole[len(before) :]
-                if calls
-                else text.removeprefix(thinking_prefix(tokenizer, context, tag, arguments))
-            )
+            if whole.startswith(before) and text.rpartition(f"</{tag}>")[2].strip() in whole[len(before) :]:
+                text = whole[len(before) :].rstrip()
+            elif turns[at].get("tool_calls"):
+                raise ModelError(f"The chat template renders a turn that calls tools in another place. {_ADVICE}")
+        if not isinstance(prompt, str) and thinking_prefix(tokenizer, context, tag, arguments):
+            text = text.lstrip().removeprefix(f"<{tag}>").lstrip("\n")
+            text = text if f"</{tag}>" in text else f"</{tag}>\n\n{text}"  # it is open, and would never be closed
         text = text.partition(str(tokenizer.decode([end])))[0]
         seen, said = (list(tokenizer(one, add_special_tokens=False).input_ids) for one in (before, text))
+        said += [end] if not said or said[-1] not in tokenizer.all_special_ids else []  # a call may have its own end
         if ids and seen[: len(ids)] != ids:
             yield ids, labels
             ids, labels = [], []
-        labels = [*labels, *[NOT_LEARNT] * (len(seen) - len(ids)), *said, end]
-        ids = [*seen, *said, end]
+        labels = [*labels, *[NOT_LEARNT] * (len(seen) - len(ids)), *said]
+        ids = [*seen, *said]
     yield ids, labels

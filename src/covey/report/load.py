@@ -96,11 +96,11 @@ def model_of(config: Mapping[str, Any]) -> str:
 
 
 def data_of(config: Mapping[str, Any]) -> str:
-    """What a config trains on: a file without its folders, a dataset, a built-in task, or environments."""
+    """What a config trains on: a file or run without its folders, a dataset, a built-in task, or environments."""
     dataset = config.get("dataset") or {}
     if (dataset.get("mixture") or {}).get("datasets"):
         return "mixture"
-    path = dataset.get("path")
+    path = (config.get("sft") or {}).get("rows") or dataset.get("path")
     named = Path(path).name if path else dataset.get("id") or dataset.get("task") or environment_text(config)
     rows = dataset.get("rows")  # of a script, whose data may come from anywhere
     return str(named or (f"{rows:,} rows" if isinstance(rows, int) else ""))

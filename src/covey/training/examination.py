@@ -62,6 +62,10 @@ T = TypeVar("T")
 Findings = Generator[PreflightFinding, None, T]
 
 
+_OF_GRPO = ("thinking", "rows", "starter", "batch", "prompt form", "own reward", "gold answers")
+"""Checks that supervised training does without."""
+
+
 def _ignore(text: str) -> None:
     """No progress display."""
 
@@ -169,7 +173,7 @@ class Examination:
         """The listed checks of a stage. Returns the names of those without which the run cannot go on."""
         failed = set[str]()
         for check in CHECKS:
-            left_out = check.of_grpo and self.config.sft.rows is not None
+            left_out = check.name in _OF_GRPO and self.config.sft.rows is not None
             if check.stage is stage and (self.is_main or not check.main_only) and not left_out:
                 if stage is Stage.MODEL:
                     self.progress(f"Checking: {check.name} …")
@@ -245,18 +249,19 @@ class Examination:
 
         config, tokenizer, most = self.config, self.tokenizer, self.config.sft.max_length
         self.progress("Making tokens of the examples …")
-        ends = tokenizer.eos_token_id, turn_end(tokenizer) or tokenizer.eos_token_id
+        if tokenizer.eos_token_id is None:  # of which another check tells
+            return False
+        end = turn_end(tokenizer) or tokenizer.eos_token_id
         whole = not config.sft.packing or config.sft.packing_strategy == "bfd"
 
         def label() -> list[tuple[list[int], list[int]]]:
             rows = list[tuple[list[int], list[int]]]()
             for prompt, completion in examples:
-                special = not tokenizer.chat_template or any(one in prompt for one in tokenizer.all_special_tokens)
-                plain = isinstance(prompt, str) and isinstance(completion, str) and special
-                asked = prompt if plain else as_asked(prompt, config.dataset)
+                written = not tokenizer.chat_template or str(tokenizer.decode([end])) in prompt  # with its turns
+                asked = prompt if written and isinstance(completion, str) else as_asked(prompt, config.dataset)
                 more: dict[str, Any] = {"every_turn": config.sft.every_turn, "tag": config.rewards.think_tag}
                 more["arguments"] = config.training.chat_template_kwargs
-                rows += labelled(tokenizer, asked, completion, ends[not plain], **more)
+                rows += labelled(tokenizer, asked, completion, end, **more)
             if most is not None and whole and all(len(ids) > most for ids, _ in rows):
                 raise DataError(
                     f"sft.rows={config.sft.rows}: all {len(rows)} examples are longer than sft.max_length={most} "

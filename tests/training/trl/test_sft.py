@@ -14,9 +14,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from chat_templates import SHIPPED, make_tokenizer
 from completed import completed
 from covey.cli.main import main
-from covey.model.prompts import labelled
+from covey.config import load, to_yaml
+from covey.errors import ModelError
+from covey.model.prompts import labelled, turn_end
+from covey.runlog.directory import RunDirectory
 from covey.runlog.metrics import read_metrics
 
 ROWS = [{"prompt": f"What is {n} + {n}?", "completion": f"<answer>{2 * n}</answer>"} for n in range(10, 34)]
@@ -105,10 +109,65 @@ def test_it_learns_evaluates_and_reports(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_grpo_alone_reads_is_said_to_have_no_effect(tiny_model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["training.beta=0.1", "objective=maxent", "training.max_steps=1", "training.save_strategy=no"]
+    words = ["training.beta=0.1", "training.loss_type=dapo", "objective.resample_groups=1", "training.max_steps=1"]
+    words += ["training.save_strategy=no"]
     assert main(["sft", f"model.name={tiny_model}", *WORDS, *words, "run_name=noted"]) == 0
     error = " ".join(capsys.readouterr().err.split())
-    assert "no effect in this run: training.beta; only GRPO reads it, and sft.rows is set" in error
+    assert (
+        "training.beta, training.loss_type, objective.resample_groups; only GRPO reads it, and sft.rows is set" in error
+    )
+
+
+def test_a_run_gives_its_model_problems_and_grader_but_for_what_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(Path("out/first"))
+    run.root.mkdir(parents=True)
+    words = [
+        "model.name=some/model",
+        "dataset=countdown",
+        "rewards.think_tag=reason",
+        "training.max_completion_length=7",
+    ]
+    run.config.write_text(to_yaml(load([*words, "training.learning_rate=1e-3"])), encoding="utf-8")
+    common = ["sft", "sft.rows=out/first", "--cfg", "job"]
+    assert main([*common, "model.lora.rank=8", "dataset.test_size=9"]) == 0
+    config = load(recipe=written(capsys))
+    assert (config.model.name, config.dataset.task, config.dataset.test_size) == ("some/model", "countdown", 9)
+    assert (config.rewards.think_tag, config.training.max_completion_length) == ("reason", 7)
+    assert config.training.learning_rate == 3e-4  # of adapters
+    assert main([*common, "model.name=starter", "dataset=arithmetic"]) == 0
+    config = load(recipe=written(capsys))
+    assert (config.model.name, config.dataset.task, config.training.max_steps) == ("starter", "arithmetic", -1)
+
+
+def written(capsys: pytest.CaptureFixture[str]) -> Path:
+    Path("printed.yaml").write_text(capsys.readouterr().out, encoding="utf-8")
+    return Path("printed.yaml")
+
+
+def test_a_sweep_and_what_has_no_problems(tiny_model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"model.name={tiny_model}", *WORDS, "training.max_steps=1", "training.save_strategy=no"]
+    assert main(["sft", "--multirun", *words, "seed=1,2", "run_name=both"]) == 0
+    runs = sorted(Path("out/both").glob("*/final_model"))
+    assert len(runs) == 2
+    capsys.readouterr()
+    assert main(["eval", str(runs[0].parent)]) != 0
+    assert "was trained without data, so its held-out problems are not known here" in capsys.readouterr().err
+
+
+def test_every_shipped_template_ends_what_is_learnt_once() -> None:
+    ask, said = [{"role": "user", "content": "1 + 1?"}], [{"role": "assistant", "content": "two"}]
+    for template in SHIPPED:
+        tokenizer = make_tokenizer(template)
+        end = turn_end(tokenizer) or tokenizer.eos_token_id
+        try:
+            ((ids, labels),) = labelled(tokenizer, ask, said, end)
+        except ModelError:
+            continue  # it takes no such conversation
+        learnt = [token for token in labels if token != -100]
+        assert learnt == ids[len(ids) - len(learnt) :]
+        assert "two" in tokenizer.decode(learnt), template
+        assert learnt[-1] in tokenizer.all_special_ids, template
+        assert sum(token in tokenizer.all_special_ids for token in learnt[-2:]) == 1, template
 
 
 @pytest.mark.parametrize(
@@ -183,10 +242,12 @@ def test_a_template_that_forgets_thinking_makes_a_sequence_of_each_turn(tiny_mod
 def test_thinking_that_the_template_opens_is_not_written_twice(tiny_model: str) -> None:
     opens = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
     ask = [{"role": "user", "content": "1 + 1?"}]
-    for said in ("<think>\n1</think>2", "1</think>2", "1</think>2<|im_end|>\n"):
+    for said in ("<think>\n1</think>2", "<think>1</think>2", "1</think>2", "1</think>2<|im_end|>\n"):
         ((text, learnt),) = texts(tiny_model, ask, said, opens)
         assert learnt == ["1</think>2<|im_end|>"]
         assert text.count("<think>") == 1
+    ((_, learnt),) = texts(tiny_model, ask, "2", opens)
+    assert learnt == ["</think>\n\n2<|im_end|>"]
 
 
 def test_a_text_is_taken_as_it_is(tiny_model: str) -> None:

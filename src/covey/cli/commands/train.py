@@ -16,10 +16,12 @@ from covey.cli import config_arguments
 from covey.cli.config_arguments import Request
 from covey.cli.json_output import add_json, print_json
 from covey.cli.main_process import is_main
+from covey.cli.sweep.expand import expand
 from covey.config import Composed, Flag, differences, load
-from covey.config.compose.group_files import CONF
+from covey.config.compose.group_files import CONF, Roots
 from covey.config.compose.recipe import holds_rows, read_yaml
 from covey.config.groups.dataset import without_suffix
+from covey.config.groups.training import READ_BY_SFT
 from covey.errors import ConfigError
 from covey.launch.machine import RESUME_COMMAND, keep_one_gpu
 from covey.runlog.directory import RunDirectory, temporary_folder
@@ -91,29 +93,37 @@ def _supervised(request: Request) -> Request:
     """The request with the defaults of supervised training below what is typed: `training=sft`, in place of the
     schedule of a recipe for GRPO; and where no data are named, those of the run that has the examples, or none. Raises
     a `ConfigError` without `sft.rows`."""
-    composed = replace(request, hydra=()).compose()
+    first = expand(request.overrides, Roots.of(request.config_dirs))[0]  # of a sweep
+    composed = replace(request, overrides=first.overrides, hydra=()).compose()
     rows = composed.config.sft.rows
     if rows is None:
         raise ConfigError(
             "covey sft needs sft.rows: a file with prompt and completion, or messages; or a run, whose right "
             "completions are learnt, as in `covey sft sft.rows=out/my-run`."
         )
-    groups = {key.partition(".")[0] for key in composed.origins} | {str(word) for word in request.overrides}
-    groups = {word.partition("=")[0].partition(".")[0] for word in groups}
+    typed = {*composed.origins, *(str(word).lstrip("+").partition("=")[0] for word in request.overrides)}
+    named = {key.partition(".")[0] for key in typed if key in _NAMING or key.startswith("dataset.mixture")}
     words: list[str | Flag] = ["training=sft"] if composed.defaults_tree else []  # a whole config has all it needs
     if words and request.source is not None and ", line " not in composed.origins["sft.rows"]:
         words += [f"training.{key}={value}" for key, value in read_yaml(CONF / "training" / "sft.yaml").items()]
     run = RunDirectory(Path(rows).expanduser())
-    if request.source is None and "dataset" not in groups and run.config.is_file():
-        changed = differences(load(recipe=run.config), load())
-        own = {"model", "dataset", "rewards", "evaluation"} - groups
-        kept = [(key, value) for key, value, _ in changed if key.partition(".")[0] in own and "lora" not in key]
-        words += [Flag(key, (value if isinstance(value, str) else json.dumps(value),)) for key, value in kept]
-    elif request.source is None and "dataset" not in groups:
+    if request.source is None and run.config.is_file():
+        own = {"model", "dataset", "rewards", "evaluation"} - named
+        for key, value, _ in differences(load(recipe=run.config), load()):
+            taken = (key.partition(".")[0] in own and "lora" not in key) or key.removeprefix("training.") in READ_BY_SFT
+            if taken and key not in typed:
+                words.append(Flag(key, (value if isinstance(value, str) else json.dumps(value),)))
+    elif request.source is None and "dataset" not in named:
         words.append("dataset=none")
         if is_main():
             print("· No data are named (dataset=NAME), so nothing is evaluated.", file=sys.stderr)
     return replace(request, overrides=(*words, *request.overrides))
+
+
+_NAMING = frozenset(
+    {"model", "model.name", "dataset", "dataset.path", "dataset.id", "dataset.task", "rewards", "rewards.funcs"}
+)
+"""What names a model, data or rewards: the others of its group are then not those of a run."""
 
 
 def _composed(request: Request) -> tuple[Composed, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
+from covey.config.groups.dataset import DATA_FILES
 from covey.config.groups.sampling import check_engine
 from covey.config.values import MAX_SECONDS, MAX_TOKENS, BadKeyError, Group, option, show
 
@@ -151,8 +153,17 @@ class SftConfig(Group):
     activation_offloading: bool = False
     """Whether activations wait in the CPU's memory for the backward pass."""
 
+    @property
+    def from_hub(self) -> bool:
+        """Whether the rows are those of a data set on the hub, and of no file here."""
+        path = Path(self.rows or "").expanduser()
+        named = str(self.rows).count("/") == 1 and not str(self.rows).endswith(DATA_FILES)
+        return named and not path.exists() and not path.parent.is_dir()
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.rows is not None and not self.rows.strip():
+            raise BadKeyError("sft.rows", "='' names nothing: give a file, a data set on the hub or a run.")
         if self.packing and self.max_length is None:
             raise BadKeyError("sft.packing", "=true needs the length of a block: set sft.max_length.")
 

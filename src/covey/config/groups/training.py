@@ -76,10 +76,11 @@ OWN_FIELDS: Mapping[str, tuple[Field, str]] = MappingProxyType(
 @cache
 def training_fields() -> Mapping[str, Field]:
     """Every field by name: TRL's in TRL's order, then Covey's own."""
-    entries = json.loads(FIELDS_FILE.read_text(encoding="utf-8"))["fields"]
+    stored = json.loads(FIELDS_FILE.read_text(encoding="utf-8"))
+    entries, grpo = stored["fields"], stored["grpo"].split()
     return MappingProxyType(
         {
-            name: Field(name, entry["type"], entry["default"], tuple(entry.get("choices", ())), "grpo" in entry)
+            name: Field(name, entry["type"], entry["default"], tuple(entry.get("choices", ())), name in grpo)
             for name, entry in entries.items()
         }
         | {name: field for name, (field, _) in OWN_FIELDS.items()}

@@ -79,7 +79,7 @@ def check_tokens(known: Known) -> Iterator[PreflightFinding]:
         )
 
 
-@check("thinking", Stage.MODEL, Mark.WARNING, of_grpo=True)
+@check("thinking", Stage.MODEL, Mark.WARNING)
 def check_prompt_prefix(known: Known) -> Iterator[PreflightFinding]:
     """Whether the prompt opens the thinking tag for the model, so that completions lack it."""
     config = known.config
@@ -94,7 +94,7 @@ def check_prompt_prefix(known: Known) -> Iterator[PreflightFinding]:
         )
 
 
-@check("rows", Stage.DATA, of_grpo=True)
+@check("rows", Stage.DATA)
 def check_rows(known: Known) -> Iterator[PreflightFinding]:
     """Duplicate training prompts, and empty answers where something needs them.
 
@@ -134,7 +134,7 @@ def are_sums(questions: Sequence[str]) -> bool:
     return sum(few) >= 0.95 * len(few)
 
 
-@check("starter", Stage.DATA, Mark.WARNING, of_grpo=True)
+@check("starter", Stage.DATA, Mark.WARNING)
 def check_starter(known: Known) -> Iterator[PreflightFinding]:
     """Whether the starter is to be trained on rows of which it knows nothing."""
     config = known.config
@@ -150,7 +150,7 @@ def check_starter(known: Known) -> Iterator[PreflightFinding]:
         )
 
 
-@check("batch", Stage.MODEL, of_grpo=True)
+@check("batch", Stage.MODEL)
 def check_batch(known: Known) -> Iterator[PreflightFinding]:
     """The size of a generation batch. (That groups are not split is checked with the config.)"""
     training, rows = known.config.training, len(known.loaded.train)
@@ -243,7 +243,7 @@ def _vocabulary_finding(
     return PreflightFinding(Mark.FINE, "vocabulary", f"every token of the tokenizer has one of {rows} embeddings")
 
 
-@check("prompt form", Stage.MODEL, of_grpo=True)
+@check("prompt form", Stage.MODEL)
 def check_form(known: Known) -> Iterator[PreflightFinding]:
     """Whether the prompts ask for the form without which the rewards give nothing, unless the model brings it: in its
     chat template, or as tokens of its own."""
@@ -447,7 +447,7 @@ def _keywords(function: Callable[..., Any], without: Collection[str] = ()) -> li
     return [p.name if p.default is p.empty else f"[{p.name}]" for p in found]
 
 
-@check("own reward", Stage.DATA, Mark.WARNING, of_grpo=True)
+@check("own reward", Stage.DATA, Mark.WARNING)
 def check_stub(known: Known) -> Iterator[PreflightFinding]:
     """Whether a reward is still what `covey init` wrote for the user to change."""
     for name in filter(is_stub, known.config.rewards.funcs):
@@ -460,7 +460,7 @@ UNLIKELY = "-9786.13451"  # answer
 _LISTED = 30  # rows that one finding names
 
 
-@check("gold answers", Stage.MODEL, main_only=True, of_grpo=True)
+@check("gold answers", Stage.MODEL, main_only=True)
 def check_answers(known: Known) -> Iterator[PreflightFinding]:
     """Whether each gold answer, put into the expected format, is right by the rewards and the grader of the run, and
     whether the user's own can be called with it."""

@@ -120,8 +120,6 @@ class Check:
     """Takes what is `Known`."""
     main_only: bool = False
     """Whether its result is the same in all processes, and one makes it."""
-    of_grpo: bool = False
-    """Whether supervised training does without it."""
 
     @property
     def doc(self) -> str:
@@ -135,13 +133,11 @@ CHECKS: list[Check] = []
 """Every listed check, in the order in which those of one stage are made."""
 
 
-def check(
-    name: str, stage: Stage, severity: Mark = Mark.WRONG, *, main_only: bool = False, of_grpo: bool = False
-) -> Callable[[_Look], _Look]:
+def check(name: str, stage: Stage, severity: Mark = Mark.WRONG, *, main_only: bool = False) -> Callable[[_Look], _Look]:
     """List a function as a check."""
 
     def listed(look: _Look) -> _Look:
-        CHECKS.append(Check(name, stage, severity, look, main_only, of_grpo))
+        CHECKS.append(Check(name, stage, severity, look, main_only))
         return look
 
     return listed
