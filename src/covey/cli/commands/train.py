@@ -16,7 +16,6 @@ from covey.cli import config_arguments
 from covey.cli.config_arguments import Request
 from covey.cli.json_output import add_json, print_json
 from covey.cli.main_process import is_main
-from covey.cli.sweep.expand import expand
 from covey.config import Composed, Flag, differences, load
 from covey.config.compose.group_files import CONF, Roots
 from covey.config.compose.recipe import holds_rows, read_yaml
@@ -93,6 +92,8 @@ def _supervised(request: Request) -> Request:
     """The request with the defaults of supervised training below what is typed: `training=sft`, in place of the
     schedule of a recipe for GRPO; and where no data are named, those of the run that has the examples, or none. Raises
     a `ConfigError` without `sft.rows`."""
+    from covey.cli.sweep.expand import expand
+
     first = expand(request.overrides, Roots.of(request.config_dirs))[0]  # of a sweep
     composed = replace(request, overrides=first.overrides, hydra=()).compose()
     rows = composed.config.sft.rows
