@@ -93,7 +93,7 @@ def test_old_checkpoints_stay_until_the_new_one_is_complete(
     def broken(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("covey.training.trl.trainer.save_progress", broken)
+    monkeypatch.setattr("covey.training.checkpoint.write.save_progress", broken)
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1, "max_steps": 2}
     with pytest.raises(OSError, match="No space left"):
         build(GRPOTrainer, tiny_model, tmp_path, **settings).train(
