@@ -22,7 +22,7 @@ _COMMANDS = (
     *("init", "profile", "train", "sft", "launch", "eval", "compare", "view", "runs", "report", "audit", "vocab"),
     *("generate", "chat", "export", "expand-vocab", "push", "config", "doctor", "starter", "completion"),
 )
-"""In the order of `covey --help`; each is a module of `covey.cli.commands`."""
+"""In the order of `covey --help`; each is a module of `covey.cli.commands`, but for `sft`, which `train` has."""
 _FORMER_NAMES = {"widen": "expand-vocab"}
 _MULTI_PROCESS = ("train", "sft", "launch")
 """Commands that every process of several takes part in."""

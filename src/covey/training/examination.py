@@ -23,7 +23,7 @@ from covey import data
 from covey.config import Config
 from covey.data.examples import Example, as_asked, read_examples
 from covey.environments.runner import EnvironmentRunner, environment_rewards
-from covey.errors import ConfigError, CoveyError, DataError, RunDirectoryError
+from covey.errors import ConfigError, CoveyError, DataError, ModelError, RunDirectoryError
 from covey.evaluation.grading import answer_asked_by, check_evaluation
 from covey.evaluation.stored import prompts_of
 from covey.importing import import_object
@@ -249,13 +249,15 @@ class Examination:
 
         config, tokenizer, most = self.config, self.tokenizer, self.config.sft.max_length
         self.progress("Making tokens of the examples …")
-        if tokenizer.eos_token_id is None:  # of which another check tells
-            return False
         end = turn_end(tokenizer) or tokenizer.eos_token_id
         whole = not config.sft.packing or config.sft.packing_strategy == "bfd"
 
         def label() -> list[tuple[list[int], list[int]]]:
             rows = list[tuple[list[int], list[int]]]()
+            if end is None:
+                raise ModelError(
+                    f"model.name={config.model.name} has no token that ends a turn: its tokenizer needs one."
+                )
             for prompt, completion in examples:
                 written = not tokenizer.chat_template or str(tokenizer.decode([end])) in prompt  # with its turns
                 asked = prompt if written and isinstance(completion, str) else as_asked(prompt, config.dataset)

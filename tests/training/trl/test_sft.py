@@ -267,3 +267,16 @@ def test_two_processes_train_as_one(tiny_model: str) -> None:
     alone, together = weights("one"), weights("two")
     assert max(float((tensor - together[name]).abs().max()) for name, tensor in alone.items()) < 1e-6
     assert [row["train/num_tokens"] for row in rows("one")] == [row["train/num_tokens"] for row in rows("two")]
+
+
+def test_a_tokenizer_without_any_end_trains_nothing(
+    tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does it go on with GRPO, whatever checks are ignored."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer.eos_token = None
+    AutoModelForCausalLM.from_pretrained(tiny_model).save_pretrained(tmp_path / "endless")
+    tokenizer.save_pretrained(tmp_path / "endless")
+    assert main(["sft", "model.name=endless", *WORDS, "run_name=never", "ignore_checks=[all]"]) != 0
+    assert "has no token that ends a turn" in " ".join(capsys.readouterr().err.split())
