@@ -178,7 +178,8 @@ def check_lengths(known: Known) -> Iterator[PreflightFinding]:
     lengths = sorted(map(len, ids))
     middle, high, longest = (lengths[min(len(lengths) - 1, int(q * len(lengths)))] for q in (0.5, 0.95, 1.0))
     supervised = config.sft.rows is not None
-    result = f"{'examples' if supervised else 'prompts'} have {middle} tokens at the median, {high} at the 95th percentile, {longest} at most"
+    kind = "examples" if supervised else "prompts"
+    result = f"{kind} have {middle} tokens at the median, {high} at the 95th percentile, {longest} at most"
     context = getattr(model.get_text_config(), "max_position_embeddings", None)
     completion = 0 if supervised else config.training.max_completion_length
     if not isinstance(context, int) or longest + completion <= context:
