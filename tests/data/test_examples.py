@@ -87,6 +87,14 @@ def test_only_right_ones_where_that_is_known(column: str, right: Any, wrong: Any
         read(rows[1:], tmp_path)
 
 
+def test_a_prompt_column_is_read_whatever_its_usual_name(tmp_path: Path) -> None:
+    found, notes = read([{"input": "a", "output": "b"}], tmp_path)
+    assert [tuple(one) for one in found] == [("a", "b")]
+    assert notes == []
+    _, notes = read([{"instruction": "a", "input": "c", "output": "b"}], tmp_path)
+    assert notes == [f"sft.rows: input of {tmp_path / 'rows.jsonl'} is not read"]
+
+
 def test_held_out_problems_are_left_out_whatever_their_system_message(tmp_path: Path) -> None:
     rows = [{"prompt": one, "completion": "x"} for one in ("held", "free")]
     held = [{"role": "system", "content": "Think."}, user("held Briefly.")]

@@ -21,8 +21,8 @@ from covey.runlog.names import COLUMN_OUTCOME, COLUMN_TRUNCATED
 _KEY = "sft.rows"
 _COMPLETIONS = ("completion", "completions", "response", "output", "generation")
 _REASONS = ("not right", "cut off at the length limit", "of held-out problems", "the same as another")
-
 _LOOKED_AT = 100
+"""Rows whose messages are searched for parts that are not read."""
 
 
 class Example(NamedTuple):
@@ -102,7 +102,7 @@ def _table(config: Config) -> tuple[Table, str | None]:
 
 def _unread(table: Table) -> list[str]:
     """A note on columns, and on parts of messages, that belong to an example and are not learnt."""
-    found = {name for name in ("input", "system", "tools", "context") if name in table.columns}
+    found = {"input", "system", "tools", "context"} & {*table.columns} - {usual_column(table, PROMPT_NAMES)}
     for name in {*CONVERSATION_NAMES, *PROMPT_NAMES, *_COMPLETIONS} & {*table.columns}:
         for value in table.select(range(min(_LOOKED_AT, len(table)))).values(name):
             messages = value if isinstance(value, list) else ()

@@ -312,7 +312,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     samples = config.logging.sample_completions
     every = config.evaluation.every_steps
     every_steps = trainer.steps_per_epoch if isinstance(every, str) else every
-    if every_steps and job.loaded.evaluation:
+    if every_steps and (job.loaded.evaluation or config.sft.rows is None):
         display.shows_held_out = True
         keeps_best = config.evaluation.keep_best and trainer.args.save_strategy != "no"
         if keeps_best:
