@@ -115,7 +115,7 @@ def test_names_in_checkpoints_stay() -> None:
     assert {field.name for field in fields(TrainingProgress)} == {
         *("micro_step", "passes_done", "buffered_inputs", "pending_metrics", "completion_log", "step_time"),
         *("loss_since_log", "loss_total", "last_logged_step", "beta", "prompt_cursor"),
-        *("objective_columns", "objective_state", "sampler_gap", "rollouts"),
+        *("objective_columns", "objective_state", "sampler_gap", "rollouts", "tokens"),
     }
     row = RowShape(1, 1, 1, True, 0)
     assert plan_chunks([[[row]]], [row], 0, weights=[1.0]).state().keys() == {

@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--slurm", action="store_true", help="submit the run as a Slurm job (launch.slurm.*)")
     parser.add_argument("--multirun", "-m", action="store_true", help="a sweep, as with `covey train --multirun`")
     add_json(parser, "with --plan: print the plan as JSON, for scripts")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, supervised=False)
 
 
 def run(arguments: argparse.Namespace) -> int:

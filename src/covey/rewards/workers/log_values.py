@@ -11,7 +11,7 @@ _METRICS = frozenset(
     {
         *("loss", "policy_loss", "aux_loss", "grad_norm", "learning_rate", "epoch", "step", "step_time", "total_flos"),
         *("reward", "reward_std", "frac_reward_zero_std", "num_tokens", "num_input_tokens_seen", "entropy"),
-        *("entropy_coef", "kl", "cispo_clip_ratio"),
+        *("entropy_coef", "kl", "cispo_clip_ratio", "mean_token_accuracy"),
     }
 )
 _METRIC_GROUPS = (
