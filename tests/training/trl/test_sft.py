@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,10 @@ from covey.cli.main import main
 from covey.config import load, to_yaml
 from covey.errors import ModelError
 from covey.model.prompts import labelled, turn_end
+from covey.model.starter.coldstart import AGENT, ColdStart, examples, new_starter
 from covey.runlog.directory import RunDirectory
 from covey.runlog.metrics import read_metrics
+from covey.training.trl.sft import train_starter
 
 ROWS = [{"prompt": f"What is {n} + {n}?", "completion": f"<answer>{2 * n}</answer>"} for n in range(10, 34)]
 WORDS = ["sft.rows=rows.jsonl", "training.max_steps=4", "training.gradient_accumulation_steps=2"]
@@ -280,3 +284,35 @@ def test_a_tokenizer_without_any_end_trains_nothing(
     tokenizer.save_pretrained(tmp_path / "endless")
     assert main(["sft", "model.name=endless", *WORDS, "run_name=never", "ignore_checks=[all]"]) != 0
     assert "has no token that ends a turn" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("settings", [ColdStart(steps=3, batch_size=4), replace(AGENT, steps=3, batch_size=4)])
+def test_a_cold_start_is_that_of_a_plain_loop(settings: ColdStart) -> None:
+    """Its first batches too: the same documents; in several micro-batches, the mean over the tokens of all of them."""
+    settings, losses = replace(settings, warmup_steps=0), list[float]()
+    trained, _ = train_starter(settings, lambda step, loss: losses.append(loss))
+    torch.manual_seed(settings.seed)
+    model, tokenizer = new_starter(settings)
+    names = {name for name, tensor in model.named_parameters() if tensor.dim() > 1}  # norms do not decay
+    groups = [
+        {"params": [t for name, t in model.named_parameters() if (name in names) is decays], "weight_decay": decay}
+        for decays, decay in ((True, settings.weight_decay), (False, 0.0))
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
+    rows = examples(settings, tokenizer)
+    for step in range(3):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * step / 3))
+        total, batch = torch.tensor(0.0), [next(rows) for _ in range(4)]
+        for row in batch:  # each alone, without padding
+            logits = model(torch.tensor([row["input_ids"]])).logits[0, :-1]
+            total = total + torch.nn.functional.cross_entropy(logits, torch.tensor(row["labels"][1:]), reduction="sum")
+        loss = total / sum(label >= 0 for row in batch for label in row["labels"][1:])
+        assert losses[step] == pytest.approx(loss.item(), abs=2e-4)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    assert len(losses) == 3
+    ended = trained.state_dict()
+    assert max(float((tensor - ended[name]).abs().max()) for name, tensor in model.state_dict().items()) < 1e-4

@@ -102,7 +102,7 @@ def _trained(settings: ColdStart, console: Console) -> tuple[Any, Any]:
     """The model and its tokenizer, trained with a progress bar; without a terminal, with lines."""
     from rich import progress as bars
 
-    from covey.model.starter.coldstart import train_starter
+    from covey.training.trl.sft import train_starter
 
     loss = bars.TextColumn("loss {task.fields[loss]:.3f}")
     columns = (bars.TextColumn("cold start"), bars.BarColumn(), bars.MofNCompleteColumn(), loss)

@@ -1,4 +1,4 @@
-"""`covey starter`: train the starter models.
+"""The starter models before their cold start, and what they learn in it; `training.trl.sft.train_starter` trains them.
 
 A Qwen3 of about a million parameters is trained with the ordinary next-token loss, on the completion only, over freshly
 drawn train-split arithmetic in the mixture of styles of `styles.py`. Everything is seeded. It takes under an hour on
@@ -8,11 +8,9 @@ weights, with the documents of `calling.py` and a tokenizer of its own.
 
 from __future__ import annotations
 
-import math
 import random
 import tempfile
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -61,7 +59,7 @@ class ColdStart:
     weight_decay: float = 0.01
     seed: int = 0
     enough: float = 0.0
-    """Training ends early once the mean loss of the last `_RECENT` steps is this low: how many steps a model needs
+    """Training ends early once the mean loss of the last 25 steps is this low: how many steps a model needs
     until it sees how a task works depends on the seed."""
     micro_batches: int = 1
     """Parts of a batch, by the length of the documents: the fewer documents in each, the less padding."""
@@ -84,9 +82,6 @@ TASK_STARTS: Mapping[str, ColdStart] = MappingProxyType(
 _EMBEDDING_STD = 0.15
 """Of their embeddings at first. Small ones, tied to the head, make tokens that occur in the same contexts alike before
 anything tells them apart: with 0.02 the colours of graph_coloring are still guessed after 900 steps."""
-_RECENT = 25
-_THREADS = 1
-"""PyTorch's threads for these, on any machine: with another number, sums are rounded in another order."""
 
 
 def starter_config(tokenizer: PreTrainedTokenizerFast, task: str | None = None) -> Qwen3Config:
@@ -131,22 +126,9 @@ def make_tokenizer(
     return tokenizer
 
 
-def train_starter(
-    settings: ColdStart, on_step: Callable[[int, float], None] | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Train the starter model.
-
-    Args:
-        settings: steps, batch size, learning rate, seed.
-        on_step: called with (step, loss) after every step.
-
-    Returns:
-        The model in evaluation mode, and its tokenizer.
-    """
-    torch.manual_seed(settings.seed)
+def new_starter(settings: ColdStart) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """The model before its cold start, and its tokenizer."""
     dataset = settings.dataset
-    if dataset is not None:
-        torch.set_num_threads(_THREADS)
     tokenizer = make_tokenizer(settings.seed, agent=settings.agent, dataset=dataset)
     model = Qwen3ForCausalLM(starter_config(tokenizer, None if dataset is None else dataset.task))
     if dataset is not None:
@@ -154,29 +136,18 @@ def train_starter(
     if settings.agent:
         _take_weights(model, tokenizer)
     model.generation_config.update(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=settings.weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _learning_rate(step, settings))
-    batches = _batches(tokenizer, settings)
-    recent: deque[float] = deque(maxlen=_RECENT)
-    model.train()
-    for step in range(1, settings.steps + 1):
-        optimizer.zero_grad(set_to_none=True)
-        mean = 0.0
-        for batch, share in next(batches):
-            loss = model(**batch, use_cache=False).loss * share
-            loss.backward()
-            mean += loss.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if on_step is not None:
-            on_step(step, mean)
-        recent.append(mean)
-        if len(recent) == _RECENT and sum(recent) / _RECENT <= settings.enough:
-            break
-    return model.eval(), tokenizer
+    return model, tokenizer
+
+
+def examples(settings: ColdStart, tokenizer: PreTrainedTokenizerFast) -> Iterator[dict[str, list[int]]]:
+    """Tokens and labels of the documents without end, those of one batch by their length if it has several
+    micro-batches. What is learnt is the completion and its end of turn."""
+    stream = _documents(settings.seed, settings.agent, settings.dataset)
+    while True:
+        rows = [_row(next(stream), tokenizer) for _ in range(settings.batch_size)]
+        if settings.micro_batches > 1:
+            rows.sort(key=lambda row: len(row["input_ids"]))
+        yield from rows
 
 
 def save_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, card: str, target: Path) -> None:
@@ -190,13 +161,6 @@ def save_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, car
         for file in Path(temporary).iterdir():
             file.replace(target / file.name)
     follow_umask(target)
-
-
-def _learning_rate(step: int, settings: ColdStart) -> float:
-    if step < settings.warmup_steps:
-        return (step + 1) / settings.warmup_steps
-    progress = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
 def _take_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -226,37 +190,10 @@ def _documents(seed: int, agent: bool, dataset: DatasetConfig | None, count: int
         yield make(next(longest) if agent and rng.random() < LONGEST_SHARE else problem, rng)
 
 
-def _batches(
-    tokenizer: PreTrainedTokenizerFast, settings: ColdStart
-) -> Iterator[list[tuple[dict[str, torch.Tensor], float]]]:
-    """The micro-batches of each batch, with their shares of its tokens that carry a loss: those of the completion and
-    its end of turn."""
-    stream = _documents(settings.seed, settings.agent, settings.dataset)
-    while True:
-        rows = [_row(next(stream), tokenizer) for _ in range(settings.batch_size)]
-        if settings.micro_batches > 1:
-            rows.sort(key=lambda row: len(row[0]))
-        size = math.ceil(len(rows) / settings.micro_batches)
-        parts = [_padded(rows[at : at + size], tokenizer.pad_token_id) for at in range(0, len(rows), size)]
-        counts = [int((part["labels"] != _NO_LOSS).sum()) for part in parts]
-        yield [(part, count / sum(counts)) for part, count in zip(parts, counts, strict=True)]
-
-
-def _row(doc: Document, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
-    """The tokens of a document, and their labels."""
+def _row(doc: Document, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[int]]:
     prompt = tokenizer.apply_chat_template(
         doc.messages, tools=list(doc.tools) or None, add_generation_prompt=True, tokenize=True, return_dict=True
     )["input_ids"]
     prompt += tokenizer(doc.given)["input_ids"]
     completion = [*tokenizer(doc.completion)["input_ids"], tokenizer.eos_token_id]
-    return [*prompt, *completion], [_NO_LOSS] * len(prompt) + completion
-
-
-def _padded(rows: list[tuple[list[int], list[int]]], pad: int) -> dict[str, torch.Tensor]:
-    """Right-padded tokens, mask and labels, `[B, S]`."""
-    width = max(len(ids) for ids, _ in rows)
-    return {
-        "input_ids": torch.tensor([ids + [pad] * (width - len(ids)) for ids, _ in rows]),
-        "attention_mask": torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids, _ in rows]),
-        "labels": torch.tensor([labels + [_NO_LOSS] * (width - len(labels)) for _, labels in rows]),
-    }
+    return {"input_ids": [*prompt, *completion], "labels": [_NO_LOSS] * len(prompt) + completion}
