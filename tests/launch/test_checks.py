@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from covey.errors import CoveyError
 from covey.launch.execute import check_plan
-from covey.launch.machine import Machine, Place, keep_one_gpu, this_machine, this_place
+from covey.launch.machine import Machine, keep_one_gpu, this_machine
 from covey.launch.plan import Ports, make_plan
 from plans import SERVE, config
 
 
 def check(words: tuple[str, ...], machine: Machine, **ports: int) -> list[str]:
     made = config(*words)
-    return check_plan(made, make_plan(made, "r", machine, ports=Ports(**ports)), machine, alone=True)
+    return check_plan(made, make_plan(made, "r", machine, ports=Ports(**ports)), machine)
 
 
 def test_more_gpus_than_there_are_are_refused() -> None:
@@ -64,18 +62,6 @@ def test_only_gpus_that_the_job_may_use_count(monkeypatch: pytest.MonkeyPatch) -
     assert this_machine({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}).gpus == ()
     monkeypatch.setattr("covey.launch.machine._listed_gpus", lambda: ())
     assert this_machine({"CUDA_VISIBLE_DEVICES": "0"}).gpus == ()
-
-
-def test_slurm_gives_the_nodes_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert this_place({"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_NODES": "1"}) == Place()
-    step = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NODEID": "1"}
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CoveyError, match="scontrol"):
-        this_place(step)
-    program = tmp_path / "scontrol"
-    program.write_text('#!/bin/sh\n[ "$*" = "show hostnames n[1-2]" ] && echo n1 && echo n2\n')
-    program.chmod(0o755)
-    assert this_place(step) == Place(1, ("n1", "n2"))
 
 
 def test_without_a_launcher_one_of_several_gpus_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,7 +197,7 @@ def test_asked_to_stop_it_lets_training_write_its_checkpoint(
 )
 def test_of_signals_sent_together_the_most_specific_counts(tmp_path: Path, several: tuple[signal.Signals, ...]) -> None:
     """In any order of arrival; a signal that comes later changes nothing."""
-    supervisor = Supervisor(LaunchPlan(tmp_path, tmp_path, 1, 0, 1, (), None, None, ()), 0, Limits(), Mock())
+    supervisor = Supervisor(LaunchPlan(tmp_path, tmp_path, 1, 0, 1, (), None, None, ()), 0, Limits(), Mock(), Mock())
     by_rank = (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
     with signal_handler(by_rank, supervisor._on_signal):
         for number in several:
@@ -331,6 +331,60 @@ def test_one_scan_that_finds_nothing_is_not_enough() -> None:
     scans = iter([[], [psutil.Process(child.pid)]])
     assert _end(lambda: next(scans, []), grace=1.0) == 1
     child.wait(TIMEOUT)
+
+
+@pytest.fixture
+def two(launch: Callable[..., Launched]) -> Callable[..., list[Launched]]:
+    """The launchers of two nodes that both train."""
+
+    def start(**options: Any) -> list[Launched]:
+        first = launch(node=0, both=True, steps=1000, **options)
+        runs = [first, launch(node=1, both=True, steps=1000, folder=first.folder, **options)]
+        until(lambda: all((first.folder / name / "metrics.jsonl").exists() for name in ("run", "run1")))
+        return runs
+
+    return start
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_node_that_is_lost_ends_the_other(two: Callable[..., list[Launched]], lost: int) -> None:
+    """Its processes are frozen: as with a machine without power, nobody is told."""
+    runs = two()
+    pids = runs[lost].processes()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    began, other = time.monotonic(), runs[1 - lost]
+    assert other.wait(60) == 1
+    assert time.monotonic() - began < 30
+    assert other.processes() == {}
+    assert f"node {lost} is lost" in other.text
+    assert "To resume, on all nodes: " in other.text
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    runs[lost].process.terminate()
+    runs[lost].wait()
+
+
+@pytest.mark.slow
+def test_a_node_that_fails_ends_the_other(two: Callable[..., list[Launched]]) -> None:
+    runs = two()
+    os.kill(runs[1].find("trainer"), signal.SIGKILL)
+    assert [run.wait() for run in runs] == [1, 137]
+    assert "node 1 ended with exit code 137" in runs[0].text
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_killed_is_no_lost_node_while_its_training_stops(
+    two: Callable[..., list[Launched]],
+) -> None:
+    runs = two()
+    runs[1].process.kill()
+    until(lambda: not runs[1].processes())
+    assert (runs[0].folder / "run1" / "checkpoint").exists()
+    assert runs[0].process.poll() is None
+    runs[0].process.terminate()
+    assert runs[0].wait() == 143
 
 
 @pytest.mark.slow

@@ -27,9 +27,10 @@ def launcher(folder: Path, options: dict[str, Any]) -> int:
     from covey.cli.streams import protect_streams
     from covey.errors import CoveyError
     from covey.launch.machine import FINISH_FILE, STACKS_FILE
-    from covey.launch.plan import LaunchPlan, Process, Server
+    from covey.launch.nodes import Nodes, Seat
+    from covey.launch.plan import LaunchPlan, Ports, Process, Server
     from covey.launch.process import become_subreaper
-    from covey.launch.supervise import LaunchConsole, Limits, Supervisor
+    from covey.launch.supervise import Ending, LaunchConsole, Limits, Supervisor
 
     run, logs, port = folder / "run", folder / "logs", options["port"]
     node, separate = options.get("node", 0), "node" in options  # separate: node 0 trains and node 1 serves
@@ -37,30 +38,30 @@ def launcher(folder: Path, options: dict[str, Any]) -> int:
     environment = {FINISH_FILE: str(logs / "finish-{rank}.json"), STACKS_FILE: str(logs / "stacks-{rank}.txt")}
     words = (*me, "trainer", str(run), str(options.get("steps", 5)), options.get("trainer", "good"))
     processes = [Process("trainer", 0, (), words, environment, logs / "trainer.log")]
+    if options.get("both"):  # each trains, in a run directory of its own
+        words = (*me, "trainer", str(folder / "run1"), str(options.get("steps", 5)), options.get("trainer", "good"))
+        processes.append(Process("trainer", 1, (), words, environment, logs / "trainer-1.log"))
     server = None
     if options.get("server"):
         server = Server(f"http://127.0.0.1:{port}", "127.0.0.1", port, port + 1, "m", is_ours=True)
         command = (*me, "server", str(port), options["server"])
         processes.insert(0, Process("server", int(separate), (), command, {}, logs / "server.log"))
     plan = LaunchPlan(run, logs, 1 + separate, 0, 1, tuple(processes), server, None, ())
-    ended = folder / "ended"
     become_subreaper()
     protect_streams()  # as every command does
     with LaunchConsole(logs / f"launcher-{node}.log") as console:
         limits = Limits(**options.get("limits", {}))
+        nodes = Nodes(Seat(node, 1 + separate, "127.0.0.1"), logs, console.waiting)
+        ending = Ending(1)
         try:
-            ending = Supervisor(
-                plan,
-                node,
-                limits,
-                console,
-                ended_elsewhere=lambda: int(ended.read_text()) if ended.exists() else None,
-            ).run()
-            if node == 0:
-                ended.write_text(str(ending.code))
+            nodes.meet(Ports(), "", 60.0)
+            nodes.begin()
+            ending = Supervisor(plan, node, limits, console, nodes).run()
         except CoveyError as error:
             print(f"covey: {error}", file=sys.stderr)
             return error.exit_code
+        finally:
+            nodes.end(ending.code, failed=ending.code != 0 and not ending.clean)
     return ending.code
 
 

@@ -67,8 +67,8 @@ class Launched:
                 return pid
         raise LookupError(f"no {role} in {processes}: {self.text}")
 
-    def wait(self) -> int:
-        return self.process.wait(TIMEOUT)
+    def wait(self, seconds: float = TIMEOUT) -> int:
+        return self.process.wait(seconds)
 
     def steps(self) -> list[int]:
         path = self.run / "metrics.jsonl"

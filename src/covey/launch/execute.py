@@ -7,9 +7,9 @@ import os
 import secrets
 import shutil
 import signal
-import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib.util import find_spec
-from pathlib import Path
 
 import yaml
 
@@ -18,8 +18,8 @@ from covey.config import Config, to_yaml
 from covey.config.compose.build import flatten
 from covey.config.keys import VLLM_RANGE
 from covey.config.secrets import ENGINE_KEY, for_children
-from covey.errors import ConfigError
-from covey.launch.machine import RESUME_COMMAND, STACKS, LaunchError, Machine, Place, free_port, is_free
+from covey.launch.machine import RESUME_COMMAND, STACKS, LaunchError, Machine, is_free
+from covey.launch.nodes import Nodes, Seat
 from covey.launch.plan import SERVER, TORCH_LOGS, TRAINER, LaunchPlan, Ports, as_text, make_plan
 from covey.launch.process import become_subreaper
 from covey.launch.slurm import job_id, requeue, write_private
@@ -28,11 +28,11 @@ from covey.runlog.directory import RunDirectory, version_of
 from covey.runlog.files import write_atomically
 
 
-def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, alone: bool) -> list[str]:
+def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, first: bool = True) -> list[str]:
     """Check that this machine can run a plan; returns notes for the user.
 
     Args:
-        alone: whether this is the run's only node.
+        first: whether this is the run's first node.
 
     Raises:
         CoveyError: it cannot.
@@ -44,7 +44,7 @@ def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, alone: boo
             f"Set it to {len(machine.gpus)}, or leave it out to use all of them; --dry-run plans for any number."
         )
     port = config.launch.main_process_port
-    if alone and plan.accelerate is not None and port is not None and not is_free(port):
+    if first and plan.accelerate is not None and port is not None and not is_free(port):
         raise LaunchError(
             f"launch.main_process_port={port} is taken by another program on this machine. Choose another one, or "
             "leave it out to use a free one."
@@ -56,7 +56,7 @@ def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, alone: boo
             "pip install deepspeed, or choose fsdp2, which needs no package."
         )
     notes = []
-    if alone and plan.server is not None and plan.server.is_ours:
+    if plan.server is not None and plan.server.is_ours:
         asked = int(config.training.vllm_server_port)
         if plan.server.port != asked:
             notes.append(f"port {asked} is taken, so the vLLM server takes {plan.server.port}.")
@@ -81,58 +81,54 @@ def _check_vllm(plan: LaunchPlan) -> list[str]:
     return [f"vLLM {version} is outside of the range that TRL supports ({first} to {last})."]
 
 
-_MULTI_NODE_PORT = 29500  # fixed: other nodes cannot know which port is free here
-
-
-def execute(config: Config, run_name: str, machine: Machine, place: Place, resume: str) -> int:
+def execute(config: Config, run_name: str, machine: Machine, seat: Seat, resume: str) -> int:
     """Run this machine's part of a launch to its end. Returns the exit code of training.
 
     Args:
         run_name: its name where the config gives none.
-        place: this node's index and the addresses of all nodes.
+        seat: the place of this launcher among those of all nodes.
         resume: the command that resumes the run.
 
     Raises:
         CoveyError: the plan does not fit this machine (then nothing was started), or a process failed too often.
     """
-    alone = len(place.hosts) == 1
-    if len(place.hosts) != config.launch.nodes:
-        raise ConfigError(
-            f"launch.nodes={config.launch.nodes}, but this runs on {len(place.hosts)}. Several nodes are started "
-            "through Slurm: submit the run with `covey launch --slurm`."
-        )
-    plan = make_plan(config, run_name, machine, place, _free_ports(config) if alone else _fixed_ports(config))
-    notes = check_plan(config, plan, machine, alone=alone)
-    plan = dataclasses.replace(plan.with_environment(TRAINER, {RESUME_COMMAND: resume}), resume=resume)
+    plan = make_plan(config, run_name, machine)
+    check_plan(config, plan, machine, first=seat.rank == 0)
+    for name in [name for name in os.environ if name.startswith("PET_")]:
+        del os.environ[name]  # meant for this launcher, and read by torch's
     become_subreaper()
-    if not alone:
-        return _run(config, plan, place.node, notes)
-    with RunDirectory(plan.logs).lock():
-        return _run(config, plan, place.node, notes)
+    with (
+        RunDirectory(plan.logs).lock() if seat.rank == 0 else nullcontext(),
+        LaunchConsole(plan.launcher_log) as console,
+    ):
+        nodes = Nodes(seat, plan.logs, console.waiting)
+        named = dataclasses.replace(config, launch=dataclasses.replace(config.launch, node_rank=None, master=None))
+        settings = f"{to_yaml(named)}GPUs: {plan.gpus}\n"
+        place, ports = nodes.meet(Ports.of(config), settings, config.launch.start_timeout)
+        plan = make_plan(config, run_name, machine, place, ports)
+        plan = dataclasses.replace(plan.with_environment(TRAINER, {RESUME_COMMAND: resume}), resume=resume)
+        notes = (*plan.notes, *check_plan(config, plan, machine, first=False))
+        return _run(named, plan, nodes, place.node, notes, console)
 
 
-def _run(config: Config, plan: LaunchPlan, node: int, notes: list[str]) -> int:
-    exit_code_file = _ExitCodeFile(plan.logs)
-    if node == 0:
-        _write(config, plan)
-    else:
-        _await(plan.config_file, since=time.time() - 60)
-    with LaunchConsole(plan.launcher_log) as console:
-        for note in (*plan.notes, *notes):
+def _run(
+    config: Config, plan: LaunchPlan, nodes: Nodes, node: int, notes: Sequence[str], console: LaunchConsole
+) -> int:
+    ending = Ending(1)
+    try:
+        if node == 0:
+            _write(config, plan)
+            nodes.begin()
+        for note in notes:
             console.say(note)
         console.note(as_text(plan))
-        supervisor = Supervisor(
-            _with_secrets(config, plan), node, _limits(config), console, ended_elsewhere=exit_code_file.read
-        )
-        ending = Ending(1)
-        try:
-            ending = supervisor.run()
-        finally:
-            if node == 0:
-                exit_code_file.write(ending.code)
-                plan.key_file.unlink(missing_ok=True)
-        console.note(f"training ended with exit code {ending.code}")
-        requeue_after_warning(config, ending, node, console, plan.resume)
+        ending = Supervisor(_with_secrets(config, plan), node, _limits(config), console, nodes).run()
+    finally:
+        nodes.end(ending.code, failed=ending.code != 0 and not ending.clean)
+        if node == 0:
+            plan.key_file.unlink(missing_ok=True)
+    console.note(f"training ended with exit code {ending.code}")
+    requeue_after_warning(config, ending, node, console, plan.resume)
     if node > 0 and ending.signal is not None and ending.clean:
         return 0  # the first node reports the exit code; a failed task here would have Slurm kill it before
     return ending.code
@@ -155,24 +151,6 @@ def requeue_after_warning(config: Config, ending: Ending, node: int, console: La
         console.say(f"Slurm did not requeue job {job}: {error}. To resume: {resume}")
 
 
-class _ExitCodeFile:
-    """Training's exit code, written by the first node for a node that only serves."""
-
-    def __init__(self, logs: Path) -> None:
-        step = "-".join(os.environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"))
-        self._path = logs / f"ended-{step}"
-
-    def read(self) -> int | None:
-        try:
-            return int(self._path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return None
-
-    def write(self, code: int) -> None:
-        if "SLURM_STEP_ID" in os.environ:
-            write_atomically(self._path, str(code))
-
-
 def _write(config: Config, plan: LaunchPlan) -> None:
     """Write the files that the processes read."""
     named = dataclasses.replace(config, run_name=plan.run.name)
@@ -183,7 +161,7 @@ def _write(config: Config, plan: LaunchPlan) -> None:
         write_atomically(plan.accelerate_file, yaml.safe_dump(dict(plan.accelerate), sort_keys=False))
     if plan.server is not None and plan.server.is_ours and not plan.key_file.exists():
         write_private(plan.key_file, secrets.token_urlsafe(32))
-    write_private(plan.config_file, to_yaml(named))  # last: other nodes wait for it
+    write_private(plan.config_file, to_yaml(named))
 
 
 def _with_secrets(config: Config, plan: LaunchPlan) -> LaunchPlan:
@@ -200,30 +178,6 @@ def _with_secrets(config: Config, plan: LaunchPlan) -> LaunchPlan:
     return plan.with_environment(SERVER, key).with_environment(TRAINER, key)
 
 
-def _await(file: Path, since: float) -> None:
-    """Wait for a file that another node writes."""
-    deadline = time.monotonic() + 60
-    while not (file.exists() and file.stat().st_mtime >= since):
-        if time.monotonic() > deadline:
-            raise ConfigError(
-                f"The first node has not written {file} within a minute: launch.log_dir must be a folder that all "
-                "nodes share."
-            )
-        time.sleep(0.2)
-
-
 def _limits(config: Config) -> Limits:
     launch = config.launch
     return Limits(**{item.name: getattr(launch, item.name) for item in dataclasses.fields(Limits)})
-
-
-def _free_ports(config: Config) -> Ports:
-    training = config.training
-    server = free_port(int(training.vllm_server_port))
-    group = free_port(int(training.vllm_group_port), {server})
-    return Ports(server, group, free_port(config.launch.main_process_port or _MULTI_NODE_PORT, {server, group}))
-
-
-def _fixed_ports(config: Config) -> Ports:
-    job = int(os.environ.get("SLURM_JOB_ID", "0") or 0)  # differs between jobs on one node
-    return dataclasses.replace(Ports.of(config), main=_MULTI_NODE_PORT + job % 2000)

@@ -19,7 +19,7 @@ When the guard itself is killed, its process gets the stop signal. A guard whose
 of other guards of this launch; they are found by COVEY_LAUNCH_MARK in their environment.
 
 Without a COMMAND it is the launch's reaper: it ignores all signals that can be ignored, waits for the launcher's end,
-and then ends processes without a living guard until none of the launch is left.
+and then ends processes without a living guard until none of the launch is left. Every second it writes to LOG.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ _GIVE_UP_SECONDS = 30.0
 _EMPTY_SCANS = 2
 """Consecutive scans that must find nothing. A scan is not a snapshot: a process that ends during it may leave a child
 that was not listed yet, or was listed as its child."""
+_BEAT_SECONDS = 1.0
 _SCAN_SECONDS = 0.5  # a scan reads the environment of every process
 MARK = "COVEY_LAUNCH_MARK"
 """Environment variable with the launch's id, set for all its processes."""
@@ -97,8 +99,9 @@ def launch_processes(mark: str) -> list[psutil.Process]:
     return found
 
 
-def reap_launch(control: int, stop_seconds: float) -> int:
-    """The reaper: wait for the launcher's end, then end all processes of its launch."""
+def reap_launch(control: int, stop_seconds: float, beat: Path) -> int:
+    """The reaper: wait for the launcher's end, then end all processes of its launch; meanwhile, show it in a file."""
+    threading.Thread(target=_beat, args=(beat,), daemon=True).start()
     while os.read(control, 64):
         pass
     mark = os.environ[MARK]
@@ -108,6 +111,14 @@ def reap_launch(control: int, stop_seconds: float) -> int:
         empty = empty + 1 if all(one.pid == os.getpid() for one in launch_processes(mark)) else 0
         time.sleep(_SCAN_SECONDS)  # guards are ending their processes, and may still be killed
     return 0
+
+
+def _beat(file: Path) -> None:
+    """Show the launchers of other nodes that something of this launch is alive; they wait for another text."""
+    while True:
+        with contextlib.suppress(OSError):
+            file.write_text(str(time.time_ns()), encoding="utf-8")
+        time.sleep(_BEAT_SECONDS)
 
 
 def _ancestors(process: psutil.Process) -> set[int]:
@@ -279,7 +290,7 @@ def main() -> int:
     if not command:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
-        return reap_launch(int(control), float(stop_seconds))
+        return reap_launch(int(control), float(stop_seconds), Path(log))
     guard: list[Guard] = []
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # `nohup`
     for number in (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,))):

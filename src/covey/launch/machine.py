@@ -1,4 +1,4 @@
-"""This machine: its GPUs, CPUs and free ports, its node in a Slurm job, and files that show how training goes.
+"""This machine: its GPUs, CPUs and free ports, and files that show how training goes.
 
 Nothing here imports torch.
 """
@@ -83,23 +83,6 @@ def keep_one_gpu(environ: MutableMapping[str, str] = os.environ) -> str | None:
         f"{len(gpus)} GPUs are visible ({', '.join(gpus)}), and one process trains on one: GPU {gpus[0]}. "
         "`covey launch` with the same arguments uses all of them; CUDA_VISIBLE_DEVICES=N chooses another one."
     )
-
-
-def this_place(environ: Mapping[str, str] = os.environ) -> Place:
-    """This process's node in a Slurm job step of several nodes; elsewhere the only node. Raises a `LaunchError` if
-    Slurm does not give the names of the nodes."""
-    if int(environ.get("SLURM_STEP_NUM_NODES", "1")) < 2:
-        return Place()
-    nodes = environ.get("SLURM_STEP_NODELIST", "")
-    command = ["scontrol", "show", "hostnames", nodes]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIST_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise LaunchError(
-            f"This job runs on several nodes ({nodes}), but `scontrol show hostnames` did not list them: {error}. "
-            "Make scontrol available on the compute nodes."
-        ) from error
-    return Place(int(environ["SLURM_NODEID"]), tuple(done.stdout.split()))
 
 
 def _listed_gpus() -> tuple[str, ...]:

@@ -53,13 +53,14 @@ class Reaper:
     of a guard that is killed just before its launcher. A reaper that is killed is replaced.
     """
 
-    def __init__(self, stop_seconds: float) -> None:
+    def __init__(self, stop_seconds: float, beat: Path | None = None) -> None:
         """Prepare it; it runs within a `with` block.
 
         Args:
             stop_seconds: time between SIGTERM and SIGKILL.
+            beat: a file to which it writes every second while anything of the launch is alive.
         """
-        self._stop_seconds = stop_seconds
+        self._stop_seconds, self._beat = stop_seconds, beat or os.devnull
         self._lock, self._stopping = threading.Lock(), threading.Event()
 
     def __enter__(self) -> None:
@@ -78,7 +79,7 @@ class Reaper:
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(GUARD), str(self._control), str(self._stop_seconds), os.devnull, "0", "0"],
+            [sys.executable, "-P", str(GUARD), str(self._control), str(self._stop_seconds), str(self._beat), "0", "0"],
             env={**os.environ, **_MARK_ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from covey.config.secrets import redact
 from covey.launch.machine import FINISHES, STACKS, LaunchError, ProgressWatch, how_it_ended
+from covey.launch.nodes import Nodes
 from covey.launch.plan import SERVER, TRAINER, LaunchPlan, Process
 from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Reaper, Tail, end_orphans
 from covey.runlog.directory import RunDirectory
@@ -258,7 +259,7 @@ RESUMED = ("resume=auto", "overwrite=false")
 """Overrides of restarted training: it resumes from its newest complete checkpoint."""
 
 _DUMP_SECONDS = 1.0
-_HUNG_STOP_SECONDS = 10.0
+_HUNG_STOP_SECONDS = 8.0
 _ORPHAN_SECONDS = 10.0
 _STOPS = (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 """Stop requests, the most specific first: a SIGTERM may accompany each of the others. Signals that are sent together
@@ -298,8 +299,7 @@ class Supervisor:
         node: int,
         limits: Limits,
         reporter: Reporter,
-        *,
-        ended_elsewhere: Callable[[], int | None] = lambda: None,
+        nodes: Nodes,
     ) -> None:
         """Prepare it; nothing is started.
 
@@ -307,10 +307,9 @@ class Supervisor:
             node: the index of this node.
             limits: timeouts and numbers of restarts.
             reporter: receives messages.
-            ended_elsewhere: for a node that only serves: the exit code of training once it has ended.
+            nodes: the others of the run.
         """
-        self._plan, self._limits, self._reporter = plan, limits, reporter
-        self._ended_elsewhere = ended_elsewhere
+        self._plan, self._limits, self._reporter, self._nodes = plan, limits, reporter, nodes
         mine = {process.name: process for process in plan.on(node)}
         self._serving = Serving(plan, mine.get(SERVER), reporter, limits.server_timeout, limits.server_restarts)
         self._process = mine.get(TRAINER)
@@ -325,7 +324,7 @@ class Supervisor:
     def run(self) -> Ending:
         """Start all processes, wait for training to end, and end what is left. Raises a `LaunchError` if the server did
         not answer in time or died too often, or training hung too often."""
-        with signal_handler(_STOPS, self._on_signal), Reaper(self._limits.stop_timeout):
+        with signal_handler(_STOPS, self._on_signal), Reaper(self._limits.stop_timeout, self._nodes.beat):
             try:
                 self._serving.start()
                 if not self._serving.wait(self._stop_requested):
@@ -346,6 +345,9 @@ class Supervisor:
     # -- stop requests
 
     def _stop_requested(self) -> bool:
+        """Whether the launcher was asked to stop. Raises a `LaunchError` if another node is gone."""
+        if self._signal is None and (problem := self._nodes.problem()):
+            raise LaunchError(f"{problem} To resume, on all nodes: {self._plan.resume}")
         return self._signal is not None
 
     def _stopped(self, *, clean: bool) -> Ending:
@@ -391,6 +393,13 @@ class Supervisor:
                     stopping = True
                     self._reporter.say(f"{signal.Signals(self._signal).name}: training stops with a checkpoint.")
                     trainer.stop()
+            elif problem := self._nodes.problem():
+                self._reporter.say(
+                    f"{problem} Training ends here as well. To resume, on all nodes: {self._plan.resume}"
+                )
+                trainer.end(_HUNG_STOP_SECONDS)
+                self._trainer = None
+                return Ending(1)
             else:
                 self._serving.check()
                 limit = self._limits.step_timeout
@@ -456,12 +465,12 @@ class Supervisor:
         """Serve until training has ended on the other nodes, its last step after a stop request included."""
         give_up = float("inf")
         while not self._interrupted and time.monotonic() < give_up:
-            code = self._ended_elsewhere()
+            code = self._nodes.first_ended()
             if code is not None and self._signal is None:
                 return Ending(code)
             if code is not None:
                 break
-            if self._signal is None:
+            if not self._stop_requested():
                 self._serving.check()
             else:
                 give_up = min(give_up, time.monotonic() + self._limits.stop_timeout)

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             "A sweep cannot be planned or submitted as a single run: `covey train --multirun … "
             "hydra/launcher=submitit_slurm` submits each of its runs as a Slurm job, and compares them at the end."
         )
-    if (size := os.environ.get("WORLD_SIZE", "1")) != "1" and not planned:
+    if (size := os.environ.get("WORLD_SIZE", "1")) != "1" and "PET_NNODES" not in os.environ and not planned:
         raise ConfigError(
             f"`covey launch` starts training processes of its own, but WORLD_SIZE={size} says that this is one of "
             "several that were started together. Run it by itself, or run `covey train` in their place."
@@ -105,8 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _start(arguments: argparse.Namespace, config: Config, name: str, machine: Machine) -> int:
     """Check and start this machine's part of the run, to its end; returns the exit code."""
     from covey.launch.execute import execute
-    from covey.launch.machine import RESUME_COMMAND, this_place
-    from covey.launch.slurm import check_starter_job, was_requeued
+    from covey.launch.machine import RESUME_COMMAND
+    from covey.launch.nodes import this_seat
+    from covey.launch.slurm import check_starter_job, job_id, was_requeued
 
     if note := check_starter_job(config, machine):
         print(f"· {note}", file=sys.stderr)
@@ -116,10 +117,12 @@ def _start(arguments: argparse.Namespace, config: Config, name: str, machine: Ma
         config = dataclasses.replace(config, resume="auto", overwrite=False)
     else:
         config_arguments.check_run(config)
-    place = this_place()
-    if len(place.hosts) == 1 and not _passes(config, name, machine):
+    seat = this_seat(config)
+    if seat.nodes > 1 and config.run_name is None and job_id() is None:
+        raise ConfigError(f"launch.nodes={seat.nodes}: set run_name=NAME, the same on all nodes, by which they meet.")
+    if seat.nodes == 1 and not _passes(config, name, machine):
         return 1
-    return execute(config, name, machine, place, resume)
+    return execute(config, name, machine, seat, resume)
 
 
 def _own_run(source: str | Path | None, planned: Path) -> Path | None:
@@ -146,7 +149,7 @@ def _passes(config: Config, name: str, machine: Machine) -> bool:
     plan = make_plan(config, name, machine)
     if plan.server is None or not plan.server.is_ours:
         return True
-    check_plan(config, plan, machine, alone=True)
+    check_plan(config, plan, machine)
     with temporary_folder("covey-launch-") as folder:
         file = folder / "config.yaml"
         write_private(file, to_yaml(config))

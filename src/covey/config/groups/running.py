@@ -278,7 +278,13 @@ class LaunchConfig(Group):
     gpus: int | None = option(None, low=0, high=1024)
     """GPUs per node; null takes as many as this machine has, 0 none."""
     nodes: int = option(1, low=1, high=4096)
-    """Machines; more than one need Slurm, and then a vLLM server runs on the last one."""
+    """Machines, each with a `covey launch`; a vLLM server then runs on the last one."""
+    node_rank: int | None = option(None, low=0)
+    """Which of several nodes this is, from 0; null takes it from the variables of torchrun, SkyPilot or Slurm."""
+    master: str | None = option(None, live="launch.nodes > 1")
+    """Address of node 0, `HOST` or `HOST:PORT`, with several nodes; null takes it from these variables."""
+    start_timeout: float = option(600.0, above=0, high=MAX_SECONDS, live="launch.nodes > 1")
+    """Seconds that several nodes wait for each other at the start."""
     num_processes: int | None = option(None, low=1, high=1024)
     """Training processes per node; null means one for each GPU not used by a vLLM server, or one without GPUs."""
     vllm_model: str | None = option(None, live=_OF_OUR_SERVER)
