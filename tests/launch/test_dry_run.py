@@ -153,7 +153,7 @@ def test_the_command_that_resumes_is_the_one_given(
     [
         (("launch.gpus=2",), 1, "launch.gpus=2, but this machine has none"),
         (("WORLD_SIZE=2",), 2, "WORLD_SIZE=2 says that this is one of several"),
-        (("launch.nodes=2",), 2, "Several nodes are started through Slurm"),
+        (("launch.nodes=2",), 2, "nothing says which node this is"),
         (("--slurm", "--dry-run", "--multirun", "seed=1,2"), 2, "hydra/launcher=submitit_slurm"),
         (("launch.gpus=-1",), 2, "launch.gpus"),
     ],

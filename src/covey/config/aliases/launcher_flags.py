@@ -11,7 +11,7 @@ from typing import Any
 from covey.config.aliases.aliases import GROUP, PEERS
 
 _STRATEGY = "launch.accelerate=ddp, fsdp2, zero2, zero3 or an accelerate config of your own"
-_JOB = "`covey launch --slurm launch.nodes=N`, which starts the processes of all nodes"
+_JOB = "a `covey launch` on each node, with launch.nodes, launch.node_rank and launch.master"
 _DEVICE = (
     "training takes the first GPU that PyTorch sees (another with CUDA_VISIBLE_DEVICES=N before the command), `covey "
     "launch` takes all, and where there is none the CPU is used; training.use_cpu=true trains on the CPU"
@@ -22,10 +22,12 @@ OF_LAUNCHERS: Mapping[str, str] = MappingProxyType(
         "config_file": "launch.accelerate={}",
         **dict.fromkeys(("num_processes", "nproc_per_node", "num_gpus"), "launch.num_processes={} (for each node)"),
         **dict.fromkeys(("gpus", "n_gpus", "n_gpus_per_node"), "launch.num_processes={} (for each node)"),
-        **dict.fromkeys(("num_machines", "nnodes", "num_nodes"), "launch.nodes={} of `covey launch --slurm`"),
+        **dict.fromkeys(("num_machines", "nnodes", "num_nodes"), "launch.nodes={} of `covey launch`"),
         **dict.fromkeys(("main_process_port", "master_port"), "launch.main_process_port={}"),
-        **dict.fromkeys(("main_process_ip", "master_addr", "machine_rank", "node_rank", "hostfile"), _JOB),
+        **dict.fromkeys(("main_process_ip", "master_addr"), "launch.master={}"),
+        **dict.fromkeys(("machine_rank", "node_rank"), "launch.node_rank={}"),
         **dict.fromkeys(("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "same_network", "standalone"), _JOB),
+        "hostfile": _JOB,
         **dict.fromkeys(("multi_gpu", "use_deepspeed", "use_fsdp", "deepspeed_config_file", "zero_stage"), _STRATEGY),
         **dict.fromkeys(("zero3_init_flag", "fsdp_version", "fsdp_sharding_strategy"), _STRATEGY),
         **dict.fromkeys(("mixed_precision", "precision"), "training.bf16=true or training.fp16=true"),
