@@ -1,5 +1,5 @@
-"""One of several processes that take a step on given completions, started by `test_mesh.py`: two plain ones, or the four
-of the seeds' mesh.
+"""One of several processes that take a step on given completions, started by `test_mesh.py`: two plain ones, or the
+four of the seeds' mesh.
 
 Arguments: the model's folder, the folder to write `<case>.pt` into, and what the command line says of the mesh.
 """

@@ -83,9 +83,8 @@ def test_tp_is_more_shards_and_the_batch_of_a_step_stays(
     """The rows of a step: given, for each of the processes without tp; made, for all."""
     words = [f"training.{name}={size}" for name, size in zip(SIZES, given, strict=True) if size is not None]
     composed = compose([f"model.mesh_shape={shape}", *words, "training.num_generations=2"])
-    training, mesh = composed.config.training, Mesh.of(composed.config.model.mesh_shape)
     assert composed.config.model.mesh_shape == flat
-    assert tuple(getattr(training, name) for name in SIZES) == made
+    assert tuple(getattr(composed.config.training, name) for name in SIZES) == made
     notes = [note for note in composed.notes if "TRL's trainer samples different completions" in note]
     changed = [
         f"training.{name}={new} (was {old})" for name, old, new in zip(SIZES, given, made, strict=True) if old != new

@@ -85,7 +85,7 @@ def shard_in_place_of_tp(
     steps = {name: getattr(training, name) for name in ("gradient_accumulation_steps", "steps_per_generation")}
     counts = {**steps, "generation_batch_size": whole and whole // (batch * groups)}
     odd = [f"training.{name}={getattr(training, name)}" for name, size in counts.items() if size and size % by]
-    flat = [[mesh.dp, mesh.fsdp], ["dp", "fsdp"]] if mesh.dp > 1 else [[mesh.fsdp], ["fsdp"]]
+    flat: list[list[Any]] = [[mesh.dp, mesh.fsdp], ["dp", "fsdp"]] if mesh.dp > 1 else [[mesh.fsdp], ["fsdp"]]
     given, made = (show(one).replace("'", "") for one in (shape, flat))
     why = (
         f"TRL's trainer samples different completions in the {mesh.tp} processes of a tensor-parallel (tp) group and "
