@@ -45,15 +45,18 @@ def build(
             groups[name] = group(**_with_inner_groups(name, inside))
     config = Config(**top, **groups)
     found = world_size(config) if callable(world_size) else world_size
-    mesh = Mesh.of(config.model.mesh_shape)
-    processes = max(_world_size() if found is None else found, mesh.processes)
+    processes = _world_size() if found is None else found
+    shape, tp = config.model.mesh_shape, 1
+    if shape is not None:
+        mesh = Mesh.of(shape)
+        processes, tp = max(processes, mesh.processes), mesh.tp
     if config.sft.rows is None:
-        check_geometry(config.training, processes // mesh.tp)
+        check_geometry(config.training, processes // tp)
     if config.objective.resample_groups:
         groups_per_round(config.objective.resample_groups, config.training.num_generations, processes)
-    if config.model.mesh_shape is None or mesh.tp == 1:
+    if shape is None or tp == 1:
         return config
-    shape, training, note = shard_in_place_of_tp(config.model.mesh_shape, config.training)
+    shape, training, note = shard_in_place_of_tp(shape, config.training)
     if notes is not None:
         notes.append(note)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, mesh_shape=shape), training=training)

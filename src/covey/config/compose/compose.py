@@ -117,14 +117,15 @@ def _compose(
             merging.notes += server_where_addressed(values)
         merging.notes += keep_of_run(values, {setting.key for setting in settings})
         config = build(values, world_size, merging.notes)
-        batches = [s.written.name for s in (*merging.settings, *merging.of_preset()[1]) if s.key == _BATCH]
-        processes, training = Mesh.of(config.model.mesh_shape).processes, config.training
-        if processes > 1 and config.sft.rows is None and batches and batches[-1].endswith("micro_batch_size"):
+        if config.model.mesh_shape is not None and config.sft.rows is None:
+            batches = [s.written.name for s in (*merging.settings, *merging.of_preset()[1]) if s.key == _BATCH]
+            processes, training = Mesh.of(config.model.mesh_shape).processes, config.training
             step = processes * training.per_device_train_batch_size * training.gradient_accumulation_steps
-            merging.notes.append(
-                f"a step takes {step // training.num_generations} prompts: {batches[-1]} counts those of one process, "
-                "and in Agent-Tunix those of the whole mesh"
-            )
+            if processes > 1 and batches and batches[-1].endswith("micro_batch_size"):
+                merging.notes.append(
+                    f"a step takes {step // training.num_generations} prompts: {batches[-1]} counts those of one "
+                    "process, and in Agent-Tunix those of the whole mesh"
+                )
         for key, value in (("run_name", config.run_name or ""), ("output_dir", config.output_dir)):
             if redact(value) != value:
                 raise BadKeyError(key, " holds a secret, which would become a folder's name.")
