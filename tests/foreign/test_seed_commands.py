@@ -217,13 +217,21 @@ def test_a_model_of_the_users_own_folder() -> None:
     check_meaning(composed, {"model.name": "Qwen/Qwen2.5-1.5B", "model.dtype": "bfloat16"})
 
 
-def test_a_tensor_parallel_mesh_is_refused_by_the_plan_as_by_training(capsys: pytest.CaptureFixture[str]) -> None:
-    words = translated(MESH.line, programs(PAGE))[1:]
-    assert main(["launch", *words, "launch.gpus=4", "--dry-run"]) != 0
-    planned = capsys.readouterr().err
-    assert "over 2 processes (tp)" in planned
+def test_a_tensor_parallel_mesh_is_four_shards_with_half_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    """002: its `fsdp` x `tp`, on four GPUs; a step is that of two processes with four prompts each."""
+    words = [f"+preset={MESH.preset}", *translated(MESH.line, programs(PAGE))[1:]]
+    assert main(["launch", *words, "launch.gpus=4", "--dry-run"]) == 0
+    planned = capsys.readouterr()
+    plan = yaml.safe_load(planned.out)
+    layout = plan["accelerate"]["config"]["parallelism_config"]
+    assert (plan["num_processes"], layout["parallelism_config_dp_shard_size"]) == (4, 4)
+    assert planned.err.count("training.per_device_train_batch_size=8 (was 16)") == 1
+    assert planned.err.count("a step takes 8 prompts") == 1
+    composed = from_words(*words)
+    check_meaning(composed, {**MESH.meaning, "prompts": 2, "model.mesh_shape": [[4], ["fsdp"]]})
+    assert not notes_with(from_words(f"+preset={MESH.preset}"), "a step takes")
     assert main(["train", *words]) != 0
-    assert capsys.readouterr().err.splitlines()[-1] == planned.splitlines()[-1]
+    assert "takes 4 = 4 training processes, but this is one process" in capsys.readouterr().err
 
 
 def test_eight_bit_weights_without_adapters_are_refused() -> None:

@@ -53,21 +53,38 @@ def test_a_dry_run_prints_the_plan_touches_nothing_and_loads_nothing_heavy(root:
     assert list(empty.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["launch --dry-run", "launch --slurm --dry-run", "launch", "train"])
-def test_what_plans_or_trains_refuses_tensor_parallel_training(
+@pytest.mark.parametrize("command", ["launch --dry-run", "launch --slurm --dry-run", "launch", "train", "config"])
+def test_a_batch_that_a_tensor_parallel_mesh_cannot_divide_is_refused(
     command: str, empty: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from covey.cli.main import main
 
-    for shape, others in (
-        ('[[2,2],["fsdp","tp"]]', ("'[[4], [fsdp]]'", "'[[2, 2], [dp, fsdp]]'")),
-        ('[[1,4],["fsdp","tp"]]', ("'[[4], [fsdp]]'", "'[[4], [dp]]'")),
+    sizes = [f"training.{size}" for size in ("per_device_train_batch_size=3", "gradient_accumulation_steps=1")]
+    shape = 'model.mesh_shape=[[2,2],["fsdp","tp"]]'
+    assert main([*command.split(), "launch.gpus=4", *sizes, shape, "training.num_generations=3"]) == 2
+    error = capsys.readouterr().err
+    for part in (
+        "(tp)",
+        "'[[4], [fsdp]]'",
+        *sizes,
+        "Set training.per_device_train_batch_size=6",
+        "Set by the override",
     ):
-        assert main([*command.split(), "launch.gpus=4", f"model.mesh_shape={shape}"]) == 2
-        error = capsys.readouterr().err
-        for part in ("(tp)", *others, "training.vllm_tensor_parallel_size", "Set by the override"):
-            assert part in error
-        assert error.count("\n") == 1
+        assert part in error
+    assert error.count("\n") == 1
+    assert list(empty.iterdir()) == []
+
+
+def test_all_that_plans_shows_the_batch_of_a_tensor_parallel_mesh(
+    empty: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from covey.cli.main import main
+
+    for command in ("launch --dry-run", "launch --plan", "launch --slurm --dry-run", "config", "doctor"):
+        assert main([*command.split(), "launch.gpus=4", 'model.mesh_shape=[[2,2],["fsdp","tp"]]']) == 0
+        printed = "".join(capsys.readouterr())
+        assert " ".join(printed.split()).count("training.per_device_train_batch_size=16 (was 32)") == 1, command
+    assert "a generation batch is 8 × 8 = 64 completions a process" in " ".join(printed.split())
     assert covey("--dry-run", "launch.gpus=4", 'model.mesh_shape=[[4,1],["fsdp","tp"]]') == 0
     assert "parallelism_config_dp_shard_size: 4" in capsys.readouterr().out
     assert list(empty.iterdir()) == []

@@ -146,6 +146,8 @@ def layout(dp: int, fsdp: int, tp: int) -> dict[str, int]:
         (2, ("launch.accelerate=fsdp2",), "FSDP", {}),
         (4, ("model.mesh_shape=[[2,2],[dp,fsdp]]",), "FSDP", {"parallelism_config": layout(2, 2, 1)}),
         (4, ("model.mesh_shape=[[4,1],[fsdp,tp]]",), "FSDP", {"parallelism_config": layout(1, 4, 1)}),
+        (4, ("model.mesh_shape=[[2,2],[fsdp,tp]]",), "FSDP", {"parallelism_config": layout(1, 4, 1)}),
+        (4, ("model.mesh_shape=[[2,2],[tp,dp]]",), "FSDP", {"parallelism_config": layout(2, 2, 1)}),
         (2, ("model.mesh_shape=[[2],[dp]]",), "MULTI_GPU", {}),
         (4, ("model.mesh_shape=[[1,1],[fsdp,tp]]",), "MULTI_GPU", {}),
         (8, ("launch.accelerate=zero3",), "DEEPSPEED", {}),
@@ -193,7 +195,6 @@ def test_a_custom_accelerate_config_is_patched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("model.mesh_shape=[[2,2],[fsdp,tp]]",), "splits every layer over 2 processes (tp)"),
         (("launch.accelerate={tp}",), "{tp}: its parallelism_config_tp_size is 2, which splits every layer"),
         (("launch.accelerate={cp}",), "{cp}: its parallelism_config_cp_size is 2, which splits every sequence"),
         (("launch.accelerate={fsdp1}", "model.mesh_shape=[[4],[fsdp]]"), "set fsdp_config.fsdp_version: 2 in it"),

@@ -191,7 +191,7 @@ def test_users_callbacks(train: Train, tmp_path: Path) -> None:
     ("override", "says"),
     [
         ("model.reasoning_vocab_size=3", "all of these tokens are special ones"),
-        ("model.mesh_shape=[[2,2],[fsdp,tp]]", "splits every layer over 2 processes"),
+        ("model.mesh_shape=[[2,2],[fsdp,tp]]", "takes 4 = 4 training processes"),
         ("model.lora.target_modules=[no_such_layer]", "no_such_layer"),
         ("training.use_vllm=true", "vLLM"),
     ],

@@ -66,33 +66,34 @@ def run(
     return process.exitcode
 
 
-def run_two(*words: object, folder: Path, seconds: float = 240.0) -> str:
-    """Run a script in two processes that train together; fails if one of them fails.
+def run_two(*words: object, folder: Path, seconds: float = 240.0, processes: int = 2) -> str:
+    """Run a script in two processes, or more, that train together; fails if one of them fails.
 
     Args:
         words: see `start`.
         folder: for their output, in `process-<rank>.log`.
         seconds: timeout.
+        processes: how many.
 
     Returns:
-        The output of both.
+        The output of all.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    logs = [folder / f"process-{rank}.log" for rank in (0, 1)]
-    port = str(free_port(random.randrange(20_000, 40_000)))
-    same = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    both = [start(words, log, RANK=str(rank), LOCAL_RANK=str(rank), **same) for rank, log in enumerate(logs)]
+    logs = [folder / f"process-{rank}.log" for rank in range(processes)]
+    size, port = str(processes), str(free_port(random.randrange(20_000, 40_000)))
+    same = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    every = [start(words, log, RANK=str(rank), LOCAL_RANK=str(rank), **same) for rank, log in enumerate(logs)]
     deadline = time.monotonic() + seconds
-    while any(process.is_alive() for process in both) and time.monotonic() < deadline:
-        if any(process.exitcode for process in both):
-            deadline = min(deadline, time.monotonic() + 5.0)  # time for the other one's output
+    while any(process.is_alive() for process in every) and time.monotonic() < deadline:
+        if any(process.exitcode for process in every):
+            deadline = min(deadline, time.monotonic() + 5.0)  # time for the others' output
         time.sleep(0.02)
-    for process in both:
+    for process in every:
         process.kill()
         process.join()
     printed = [log.read_text(encoding="utf-8") if log.exists() else "" for log in logs]
-    codes = [process.exitcode for process in both]
-    assert codes == [0, 0], f"exit codes {codes}\n" + "\n".join(text[-3000:] for text in printed)
+    codes = [process.exitcode for process in every]
+    assert codes == [0] * processes, f"exit codes {codes}\n" + "\n".join(text[-3000:] for text in printed)
     return "".join(printed)
 
 

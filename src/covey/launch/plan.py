@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from covey.config import Config, TrainingConfig
-from covey.config.groups.mesh import Mesh, refuse_tensor_parallel
+from covey.config.groups.mesh import Mesh
 from covey.config.secrets import ENGINE_KEY
 from covey.config.vllm import (
     LARGE_SHARE,
@@ -315,7 +315,6 @@ class _Layout:
 
     @classmethod
     def of(cls, config: Config, machine: Machine) -> _Layout:
-        refuse_tensor_parallel(config.model.mesh_shape)
         launch, training = config.launch, config.training
         gpus = _gpus_for(config, machine)
         serves = bool(training.use_vllm) and training.vllm_mode == "server" and not is_elsewhere(config)

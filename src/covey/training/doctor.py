@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from covey.config import Config, TrainingConfig
-from covey.config.groups.mesh import Mesh, check_mesh
+from covey.config.groups.mesh import check_mesh
 from covey.config.named_code import SKIPPED, without
 from covey.errors import CoveyError
 from covey.runlog.directory import RunDirectory, temporary_folder
@@ -77,14 +77,11 @@ def examine(
 
 
 def _examine_mesh(config: Config, processes: int) -> Iterator[PreflightFinding]:
-    """A mesh that training does not have is wrong; one of more processes than this is for `covey launch`."""
-    shape = config.model.mesh_shape
-    for count, mark in ((Mesh.of(shape).processes, Mark.WRONG), (processes, Mark.WARNING)):
-        try:
-            check_mesh(shape, count)
-        except CoveyError as error:
-            yield PreflightFinding(mark, "mesh", str(error), error=error)
-            return
+    """A mesh of more processes than this is for `covey launch`."""
+    try:
+        check_mesh(config.model.mesh_shape, processes)
+    except CoveyError as error:
+        yield PreflightFinding(Mark.WARNING, "mesh", str(error), error=error)
 
 
 def _examine_run(config: Config, run: RunDirectory) -> Iterator[PreflightFinding]:

@@ -121,7 +121,7 @@ DOTTED: list[tuple[str, Any, str, Any]] = [
     ("model.lora_rank", 0, "model.lora.enabled", False),
     ("model.lora_alpha", 16.0, "model.lora.alpha", 16.0),
     ("model.model_size", "1b", "model.name", "google/gemma-3-1b-it"),
-    ("model.mesh_shape", [[1, 4], ["fsdp", "tp"]], "model.mesh_shape", [[1, 4], ["fsdp", "tp"]]),
+    ("model.mesh_shape", [[1, 4], ["fsdp", "tp"]], "model.mesh_shape", [[4], ["fsdp"]]),
     ("model.model_kwargs.torch_dtype", "fp32", "model.dtype", "float32"),
     ("model.model_kwargs.load_in_8bit", False, "model.load_in_8bit", False),
     ("model.model_kwargs.use_safetensors", True, "training.model_init_kwargs", {"use_safetensors": True}),

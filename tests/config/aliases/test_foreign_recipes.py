@@ -105,10 +105,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "model.name": "google/gemma-3-270m-it",
         "model.lora.rank": 16,
         "model.lora.alpha": 24,
-        "model.mesh_shape": [[2, 2], ["fsdp", "tp"]],
+        "model.mesh_shape": [[4], ["fsdp"]],  # with half the batch in each process
         "dataset.max_prompt_length": 192,
         "dataset.train_fraction": 0.9,
-        "training.per_device_train_batch_size": 8,  # two prompts, four completions each
+        "training.per_device_train_batch_size": 4,  # half of two prompts, four completions each
         "training.num_generations": 4,
         "training.num_iterations": 2,
         "training.beta": 0.06,

@@ -56,7 +56,6 @@ CALLS = {
     ),
     "a mesh of two axes in one process": partial(check_mesh, [[2, 2], ["dp", "fsdp"]], 1),
     "a mesh of two axes in two processes": partial(check_mesh, [[2, 2], ["dp", "fsdp"]], 2),
-    "a tensor-parallel mesh": partial(check_mesh, [[2, 2], ["fsdp", "tp"]], 4),
     "an axis of an accelerate config": partial(check_axis, "cp", 2, "my.yaml"),
     "merging sharded adapters": lambda: compose(
         ["model.lora.rank=4", "model.lora.merge=true"]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from covey.config.groups.mesh import Mesh, shard_in_place_of_tp
 from covey.config.groups.objectives import groups_per_round
 from covey.config.groups.training import TrainingConfig, check_geometry
 from covey.config.keys import GROUPS, check_known
@@ -17,13 +18,18 @@ from covey.errors import ConfigError
 T = TypeVar("T")
 
 
-def build(values: Mapping[str, Any], world_size: int | Callable[[Config], int] | None = None) -> Config:
+def build(
+    values: Mapping[str, Any],
+    world_size: int | Callable[[Config], int] | None = None,
+    notes: list[str] | None = None,
+) -> Config:
     """Build the config from nested plain values.
 
     Args:
         values: the values set; all others take the schema's (for `training`: TRL's) default.
         world_size: number of training processes that the batch is split over, or a function of the config; None takes
-            the WORLD_SIZE that torchrun and accelerate set, else 1.
+            the WORLD_SIZE that torchrun and accelerate set, else 1. A mesh has as many as its sizes say.
+        notes: takes what is trained otherwise than the values say.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type or out of range, or values that contradict each other.
@@ -40,11 +46,20 @@ def build(values: Mapping[str, Any], world_size: int | Callable[[Config], int] |
     config = Config(**top, **groups)
     found = world_size(config) if callable(world_size) else world_size
     processes = _world_size() if found is None else found
+    shape, tp = config.model.mesh_shape, 1
+    if shape is not None:
+        mesh = Mesh.of(shape)
+        processes, tp = max(processes, mesh.processes), mesh.tp
     if config.sft.rows is None:
-        check_geometry(config.training, processes)
+        check_geometry(config.training, processes // tp)
     if config.objective.resample_groups:
         groups_per_round(config.objective.resample_groups, config.training.num_generations, processes)
-    return config
+    if shape is None or tp == 1:
+        return config
+    shape, training, note = shard_in_place_of_tp(shape, config.training)
+    if notes is not None:
+        notes.append(note)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, mesh_shape=shape), training=training)
 
 
 def check_keys(values: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from covey.config.compose.group_files import Roots
 from covey.config.compose.overrides import read_overrides
 from covey.config.compose.recipe import ConfigFile, find_recipe, quoted, read_file
 from covey.config.compose.variables import guarded_variables
+from covey.config.groups.mesh import Mesh
 from covey.config.keys import Choice
 from covey.config.live import Given, given_by, refuse_without_effect
 from covey.config.schema import Config
@@ -29,6 +30,8 @@ from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_BATCH = "training.per_device_train_batch_size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,16 @@ def _compose(
             merging.notes += name_by_folder(values, settings, path.stem if path else "", foreign=foreign)
             merging.notes += server_where_addressed(values)
         merging.notes += keep_of_run(values, {setting.key for setting in settings})
-        config = build(values, world_size)
+        config = build(values, world_size, merging.notes)
+        if config.model.mesh_shape is not None and config.sft.rows is None:
+            batches = [s.written.name for s in (*merging.settings, *merging.of_preset()[1]) if s.key == _BATCH]
+            processes, training = Mesh.of(config.model.mesh_shape).processes, config.training
+            step = processes * training.per_device_train_batch_size * training.gradient_accumulation_steps
+            if processes > 1 and batches and batches[-1].endswith("micro_batch_size"):
+                merging.notes.append(
+                    f"a step takes {step // training.num_generations} prompts: {batches[-1]} counts those of one "
+                    "process, and in Agent-Tunix those of the whole mesh"
+                )
         for key, value in (("run_name", config.run_name or ""), ("output_dir", config.output_dir)):
             if redact(value) != value:
                 raise BadKeyError(key, " holds a secret, which would become a folder's name.")

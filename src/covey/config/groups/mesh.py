@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, show
 from covey.errors import ConfigError
 
 AXES = ("dp", "fsdp", "tp")
 """Outermost first: the order in which ranks are laid out, in whatever order the axes are written. `tp` (tensor
-parallel) is read, for other tools' recipes, and refused where training is planned or begins."""
+parallel) is read, for other tools' recipes, and trained as more shards (`shard_in_place_of_tp`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +23,19 @@ class Mesh:
     dp: int = 1
     """Replicas of the model (data parallel)."""
     fsdp: int = 1
-    """Shards of each replica (FSDP2); each holds its part of every weight, and reads its own rows."""
+    """Shards of each replica (FSDP2), those of the axis `tp` among them; each holds its part of every weight, and reads
+    its own rows."""
+    tp: int = 1
+    """Size of the axis `tp`."""
 
     @classmethod
     def of(cls, shape: Sequence[Sequence[int | str]] | None) -> Mesh:
         """The mesh of a checked `model.mesh_shape`; null is one process, or one replica per process."""
         if shape is None:
             return cls()
-        return cls(**{str(axis): int(size) for size, axis in zip(*shape, strict=True) if axis != "tp"})
+        sizes = {str(axis): int(size) for size, axis in zip(*shape, strict=True)}
+        tp = sizes.get("tp", 1)
+        return cls(sizes.get("dp", 1), sizes.get("fsdp", 1) * tp, tp)
 
     @property
     def processes(self) -> int:
@@ -56,24 +64,50 @@ def check_shape(shape: Sequence[Sequence[int | str]]) -> None:
         )
 
 
-def refuse_tensor_parallel(shape: Sequence[Sequence[int | str]] | None) -> None:
-    """Raise a `BadKeyError` if the axis `tp` has more than one process: training does not split layers."""
-    size_of = {} if shape is None else {str(axis): int(size) for size, axis in zip(*shape, strict=True)}
-    if shape is not None and size_of.get("tp", 1) > 1:
-        raise BadKeyError("model.mesh_shape", _refusal_of_tp(shape, *(size_of.get(axis, 1) for axis in AXES)))
+def shard_in_place_of_tp(
+    shape: Sequence[Sequence[int | str]], training: TrainingConfig
+) -> tuple[list[list[Any]], TrainingConfig, str]:
+    """The mesh with `tp` as more shards, and the batch divided among them, so that a step takes the rows that it took.
 
+    Args:
+        shape: a checked `model.mesh_shape` whose axis `tp` is above 1.
+        training: the settings, with the batch of one tensor-parallel group.
 
-def _refusal_of_tp(shape: Sequence[Sequence[int | str]], dp: int, fsdp: int, tp: int) -> str:
-    """Why layers cannot be split, and the meshes that use as many processes."""
-    sharded = f"[[{dp * fsdp * tp}], [fsdp]]"
-    replicated = f"[[{dp * tp}, {fsdp}], [dp, fsdp]]" if fsdp > 1 else f"[[{dp * tp}], [dp]]"
-    return (
-        f"={show(shape)} splits every layer over {tp} processes (tp), and training cannot do that: TRL samples in each "
-        "process with random numbers of its own, but the processes of one tensor-parallel group would have to generate "
-        f"and train on the same completions. Shard the model with fsdp: model.mesh_shape='{sharded}' or "
-        f"'{replicated}' takes as many processes, and null any number. Tensor parallelism is available in vLLM "
-        "(training.vllm_tensor_parallel_size)."
+    Returns:
+        The mesh, the settings with the batch of one process, and a note for the user.
+
+    Raises:
+        BadKeyError: neither `per_device_train_batch_size` nor the accumulation, nor both, can be divided.
+    """
+    mesh, batch, whole = Mesh.of(shape), training.per_device_train_batch_size, training.generation_batch_size
+    groups = mesh.processes // mesh.tp
+    by = mesh.tp // math.gcd(batch, mesh.tp)  # what is left to divide the accumulation by
+    steps = {name: getattr(training, name) for name in ("gradient_accumulation_steps", "steps_per_generation")}
+    counts = {**steps, "generation_batch_size": whole and whole // (batch * groups)}
+    odd = [f"training.{name}={getattr(training, name)}" for name, size in counts.items() if size and size % by]
+    flat: list[list[Any]] = [[mesh.dp, mesh.fsdp], ["dp", "fsdp"]] if mesh.dp > 1 else [[mesh.fsdp], ["fsdp"]]
+    given, made = (show(one).replace("'", "") for one in (shape, flat))
+    why = (
+        f"TRL's trainer samples different completions in the {mesh.tp} processes of a tensor-parallel (tp) group and "
+        "trains as if they were the same"
     )
+    if odd:
+        raise BadKeyError(
+            "model.mesh_shape",
+            f"={given} can only be trained as {made} with the batch of each process divided by {mesh.tp}, since {why}. "
+            f"But training.per_device_train_batch_size={batch} is no multiple of {mesh.tp}, and {' and '.join(odd)} "
+            "would give no whole number of micro-batches. Set training.per_device_train_batch_size="
+            f"{batch * by}, or leave tp out: model.mesh_shape='{made}'.",
+        )
+    divided = {name: size // by for name, size in steps.items() if size}
+    new = {"per_device_train_batch_size": batch * by // mesh.tp, **divided}
+    changed = {name: value for name, value in new.items() if value != getattr(training, name)}
+    text = ", ".join(f"training.{name}={value} (was {getattr(training, name)})" for name, value in changed.items())
+    note = (
+        f"model.mesh_shape={given} is trained as {made}: {why}. A step stays that of {groups} "
+        f"process{'' if groups == 1 else 'es'}: {text}."
+    )
+    return flat, TrainingConfig({**training.values, **changed}), note
 
 
 def check_mesh(shape: Sequence[Sequence[int | str]] | None, processes: int) -> Mesh:
@@ -88,7 +122,6 @@ def check_mesh(shape: Sequence[Sequence[int | str]] | None, processes: int) -> M
     mesh = Mesh.of(shape)
     if shape is None:
         return mesh
-    refuse_tensor_parallel(shape)
     if mesh.processes not in (1, processes):
         product = " x ".join(str(size) for size in shape[0])
         alone = "this is one process" if processes == 1 else f"there are {processes} processes"

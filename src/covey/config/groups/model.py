@@ -139,7 +139,7 @@ class ModelConfig(Group):
     """Low-rank adapters."""
     mesh_shape: list[list[int | str]] | None = None
     """Device mesh of training, for instance `[[2, 4], ["dp", "fsdp"]]`: sizes, then axes. `dp` is replicas of the
-    model, `fsdp` shards of each replica; training takes no `tp` (tensor parallelism) but 1."""
+    model, `fsdp` shards of each replica; `tp` (tensor parallel) is trained as more shards, with the batch divided."""
     reasoning_vocab_size: int | str = 0
     """Number of extra tokens, used between the thinking tags only; `full` copies the whole vocabulary."""
     reasoning_token_ids: str | int | tuple[int | str, ...] | None = option(None, live=_EXPANDS)
