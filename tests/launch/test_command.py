@@ -17,8 +17,9 @@ from completed import completed
 from covey.config import load
 from covey.launch import execute
 from covey.launch.execute import requeue_after_warning
-from covey.launch.machine import Machine
-from covey.launch.plan import make_plan
+from covey.launch.machine import Machine, Place
+from covey.launch.nodes import Seat
+from covey.launch.plan import Ports
 from covey.launch.supervise import Ending, LaunchConsole
 from same_run import STEPS, words
 
@@ -106,9 +107,11 @@ def test_the_first_node_has_the_exit_code_of_the_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(execute, "Supervisor", lambda *_, **__: SimpleNamespace(run=lambda: ending))
-    monkeypatch.setattr(execute, "_await", lambda *_, **__: None)
+    monkeypatch.setattr(execute.Nodes, "meet", lambda *_: (Place(node, ("a", "b")), Ports()))
     config = load(["launch.nodes=2", "launch.num_processes=1"])
-    assert execute._run(config, make_plan(config, "r", Machine()), node, []) == code
+    assert execute.execute(config, "r", Machine(), Seat(node, 2, "a"), "again") == code
+    told = json.loads(next(Path("logs/r/nodes").glob("*-ended")).read_text())
+    assert told == [ending.code, not ending.clean]  # whether it failed
 
 
 def test_a_failed_requeue_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

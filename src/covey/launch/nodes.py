@@ -84,9 +84,8 @@ def this_seat(config: Config, environ: Mapping[str, str] = os.environ) -> Seat:
         raise ConfigError(
             f"This is node {rank}, and with launch.nodes={launch.nodes} they count from 0 to {launch.nodes - 1}."
         )
-    master, port = _said("master", environ)[1], _said("port", environ)[1]
-    if launch.master is not None:
-        master, port = _host_and_port(launch.master)
+    keyed: tuple[str | None, int | None] | None = None if launch.master is None else _host_and_port(launch.master)
+    master, port = keyed or (_said("master", environ)[1], _said("port", environ)[1])
     main = launch.main_process_port
     if port and main and port != main:
         raise ConfigError(f"The port of the rendezvous is {port} and launch.main_process_port={main}: leave one out.")

@@ -279,7 +279,7 @@ class LaunchConfig(Group):
     """GPUs per node; null takes as many as this machine has, 0 none."""
     nodes: int = option(1, low=1, high=4096)
     """Machines, each with a `covey launch`; a vLLM server then runs on the last one."""
-    node_rank: int | None = option(None, low=0)
+    node_rank: int | None = option(None, low=0, live="launch.nodes > 1")
     """Which of several nodes this is, from 0; null takes it from the variables of torchrun, SkyPilot or Slurm."""
     master: str | None = option(None, live="launch.nodes > 1")
     """Address of node 0, `HOST` or `HOST:PORT`, with several nodes; null takes it from these variables."""
