@@ -10,7 +10,7 @@ from covey.config import load
 from covey.runlog.directory import RunDirectory
 from covey.training.build import trl_config
 from covey.training.checks import memory, needs
-from covey.training.checks.memory import beside_vllm
+from covey.model.memory import beside_vllm
 
 OLD = ("training.use_vllm=true", "vllm_device=auto", "vllm_gpu_memory_utilization=0.9", "model=starter")
 

@@ -20,7 +20,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from covey.config import Config, compose
 from covey.model.starter import STARTER_PATH
-from covey.training.checks.memory import estimate_memory
+from covey.model.memory import estimate_memory
 from covey.training.scoring import SharedScoring
 
 GROUPS = ("training.num_generations=4", "training.per_device_train_batch_size=8", "training.max_completion_length=10")
