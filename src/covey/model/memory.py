@@ -7,7 +7,6 @@ autograd saves in a layer with pre-norms and a gated MLP. It leaves out the allo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -65,13 +64,21 @@ class MemoryEstimate:
         )
 
     @property
+    def parts(self) -> str:
+        """The parts of `training` in words."""
+        return (
+            f"weights {gigabytes(self.weights)}, gradients {gigabytes(self.gradients)}, optimiser "
+            f"{gigabytes(self.moments)}, activations {gigabytes(self.activations)}, head {gigabytes(self.head)}"
+        )
+
+    @property
     def rollout(self) -> int:
         """Peak of sampling; gradients are freed by then, moments are not."""
         return self.weights + self.moments + self.cache
 
 
 def estimate_memory(
-    config: Config, model: PretrainedConfig | Mapping[str, Any], prompt_length: int, *, on_gpu: bool | None = None
+    config: Config, model: PretrainedConfig | SimpleNamespace, prompt_length: int, *, on_gpu: bool | None = None
 ) -> MemoryEstimate:
     """Estimate the memory of one process.
 
@@ -80,8 +87,8 @@ def estimate_memory(
         prompt_length: tokens of a long prompt of the data.
         on_gpu: whether the process trains on a GPU; None asks PyTorch.
     """
-    text: Any = SimpleNamespace(**model) if isinstance(model, Mapping) else model.get_text_config()
-    parameters, matrices, norms = _described(text) if isinstance(model, Mapping) else _counted(model, text)
+    text: Any = model if isinstance(model, SimpleNamespace) else model.get_text_config()
+    parameters, *layer = _described(text) if isinstance(model, SimpleNamespace) else _counted(model, text)
     words = int(text.vocab_size)
     wanted = config.model.reasoning_vocab_size
     copies = words if isinstance(wanted, str) else wanted
@@ -90,8 +97,7 @@ def estimate_memory(
     training, lora = config.training, config.model.lora
     dtype = config.model.dtype or "float32"
     if dtype == "auto":
-        found = model.get("dtype") if isinstance(model, Mapping) else getattr(model, "dtype", None)
-        dtype = str(found or "float32").removeprefix("torch.")
+        dtype = str(getattr(model, "dtype", None) or "float32").removeprefix("torch.")
     width = _BYTES.get(str(dtype), 4)
     trained = _adapter_parameters(lora.effective_rank, text) if lora.active else parameters
     stored = parameters * width * (0.5 if config.model.load_in_8bit else 0.25 if config.model.load_in_4bit else 1)
@@ -100,6 +106,8 @@ def estimate_memory(
     gpu = _trains_on_gpu(training) if on_gpu is None else on_gpu
     mixed = gpu and width == 4 and bool(training.fp16 or training.bf16 or training.bf16 is None)  # None: TRL takes bf16
     value_width = 2 if mixed or width == 2 else 4
+    # The layers' weights in another layout on a CPU; cast once in mixed precision.
+    prepared = parameters * 4 if config.speed.shared_prefill and not gpu else parameters * 2 * mixed
     tokens, scored = _tokens_of_a_pass(config, prompt_length)
     budget = config.speed.max_tokens
     return MemoryEstimate(
@@ -110,13 +118,11 @@ def estimate_memory(
         gradients=trained * state_width,
         moments=2 * trained * state_width,
         activations=_activations(
-            *(text, tokens, value_width, matrices, norms), mixed=mixed, checkpointing=training.gradient_checkpointing
+            text, tokens, value_width, *layer, mixed=mixed, checkpointing=training.gradient_checkpointing
         ),
         head=_head(scored, words, int(text.hidden_size), value_width, gpu=gpu, trains_it=not lora.active),
         accumulates=training.gradient_accumulation_steps > 1 or (budget is not None and tokens >= budget),
-        cache=0
-        if training.use_vllm
-        else _sampling(config, text, words, prompt_length, parameters, value_width, mixed=mixed, gpu=gpu),
+        cache=0 if training.use_vllm else _sampling(config, text, words, prompt_length, value_width) + prepared,
     )
 
 
@@ -170,18 +176,12 @@ def _head(scored: int, words: int, hidden: int, width: int, *, gpu: bool, trains
     return tiles + scored * hidden * 4 + (words * hidden * 4 if trains_it else 0)
 
 
-def _sampling(
-    config: Config, text: Any, words: int, prompt_length: int, parameters: int, width: int, *, mixed: bool, gpu: bool
-) -> int:
-    training, shared = config.training, config.speed.shared_prefill
-    rows = training.generation_batch
-    prompts = -(-rows // training.num_generations) if shared else rows
+def _sampling(config: Config, text: Any, words: int, prompt_length: int, width: int) -> int:
+    training, rows = config.training, config.training.generation_batch
+    prompts = -(-rows // training.num_generations) if config.speed.shared_prefill else rows
     cached = prompts * prompt_length + rows * training.max_completion_length
-    # The layers' weights in another layout on a CPU; cast once in mixed precision.
-    prepared = parameters * 4 if shared and not gpu else parameters * 2 * mixed
     per_token = 2 * int(text.num_hidden_layers) * _attention_widths(text)[1] * width  # of keys and values
-    total: int = cached * per_token + 3 * rows * words * 4 + prepared
-    return total
+    return int(cached * per_token + 3 * rows * words * 4)
 
 
 def available_memory() -> tuple[int, str]:
@@ -217,16 +217,15 @@ def _counted(model: PretrainedConfig, text: Any) -> tuple[int, int, int]:
     for name, module in layer.named_modules():
         if "norm" in type(module).__name__.lower() and getattr(module, "weight", None) is not None:
             norms += hidden if len(module.weight) == hidden else keys if "k_norm" in name else queries
-    matrices = sum(p.numel() for p in layer.parameters() if p.dim() > 1)
-    return sum(p.numel() for p in empty.parameters()), matrices, norms
+    in_layer = (p.numel() for p in layer.parameters() if p.dim() > 1)
+    return sum(p.numel() for p in empty.parameters()), sum(in_layer), norms
 
 
 def _described(text: Any) -> tuple[int, int, int]:
     """What `_counted` gives, for a decoder with pre-norms and a gated MLP; without biases and the norms' weights."""
     (queries, keys), hidden = _attention_widths(text), int(text.hidden_size)
-    matrices = 2 * hidden * (queries + keys) + 3 * hidden * _inner(text)
-    embeddings = int(text.vocab_size) * hidden * (1 if text.tie_word_embeddings else 2)
-    return int(text.num_hidden_layers) * matrices + embeddings, matrices, 2 * hidden
+    matrices, ends = 2 * hidden * (queries + keys) + 3 * hidden * _inner(text), 1 if text.tie_word_embeddings else 2
+    return int(text.num_hidden_layers) * matrices + ends * int(text.vocab_size) * hidden, matrices, 2 * hidden
 
 
 def gigabytes(count: int) -> str:
