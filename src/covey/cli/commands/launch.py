@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.times and not arguments.plan:
         raise ConfigError("--times goes with --plan, which prints what these times promise: `covey launch --plan`.")
     if arguments.as_json and not arguments.plan and not sweep:
-        raise ConfigError("--json goes with --plan, whose picture it replaces; --dry-run prints the whole plan as YAML.")
+        raise ConfigError("--json goes with --plan, which it replaces; --dry-run prints the whole plan as YAML.")
     planned = arguments.dry_run or arguments.plan
     if arguments.cfg or arguments.info or (sweep and not arguments.slurm and not planned):
         from covey.cli.commands import train
