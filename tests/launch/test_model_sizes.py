@@ -62,7 +62,9 @@ def test_legal_sizes_by_hand(
     [
         {**QWEN, "kv_lora_rank": 512},
         {**QWEN, "layer_types": ["linear_attention", "full_attention"]},
+        {**QWEN, "layer_types": 28},
         {**QWEN, "mamba_d_state": 16},
+        {**SMALL, "num_attention_heads": 0},
         {**QWEN, "num_attention_heads": [28, 14]},
         {"n_head": 12},
         "[28, 4]",

@@ -183,7 +183,8 @@ def tensor_parallel_sizes(model: Mapping[str, Any]) -> list[int] | None:
     vLLM splits the heads and the vocabulary, padded to a multiple of 64, evenly; it splits or copies key-value heads.
     """
     sizes = [model.get(key, 0) for key in ("num_attention_heads", "num_key_value_heads", "vocab_size")]
-    kinds = {str(kind).partition("_")[0] for kind in model.get("layer_types", ())}
+    layers = model.get("layer_types", [])
+    kinds = {str(kind).partition("_")[0] for kind in (layers if isinstance(layers, list) else [layers])}
     other = "kv_lora_rank" in model or any(key.startswith(_MIXED_LAYERS) for key in model)
     if other or kinds - {"full", "sliding", "chunked"} or not all(type(size) is int for size in sizes):
         return None

@@ -216,7 +216,7 @@ def _memory(plan: LaunchPlan, config: Config, name: str, *, serves: bool = False
     other = any(value and ("expert" in key or key == "quantization_config") for key, value in model.items())
     length = config.dataset.max_prompt_length or 512
     need = None
-    with suppress(AttributeError, TypeError, ValueError):  # sizes are missing
+    with suppress(AttributeError, TypeError, ValueError, ArithmeticError):  # sizes are missing
         need = estimate_memory(config, SimpleNamespace(**model), length, on_gpu=bool(plan.gpus))
     if need is None or other or tensor_parallel_sizes(model) is None:
         return "memory not estimated (no config.json here, or not of a dense model with plain attention and weights)"
@@ -228,9 +228,8 @@ def _memory(plan: LaunchPlan, config: Config, name: str, *, serves: bool = False
         shards = mesh.fsdp if mesh.splits else plan.num_processes
         kept = need.weights // (shards if kind == "FSDP" or str(zero) == "3" else 1)
         need = replace(need, weights=kept, gradients=need.gradients // shards, moments=need.moments // shards)
-    return (
-        f"about {gigabytes(need.training if plan.sampling else max(need.training, need.rollout))} each ({need.parts})"
-    )
+    most = need.training if plan.sampling else max(need.training, need.rollout)
+    return f"about {gigabytes(most)} each ({need.parts})"
 
 
 def _expectations(plan: LaunchPlan, config: Config, measured: Measured, cpus: int) -> list[str]:

@@ -316,8 +316,7 @@ def check_memory(known: Known) -> Iterator[PreflightFinding]:
     trained = "" if need.trained == need.parameters else f", {need.trained / 1e6:.1f} M of them trained"
     result = (
         f"{need.parameters / 1e6:.1f} M parameters{trained}; training about {gigabytes(need.training)} at most "
-        f"({need.parts}), "
-        f"sampling about {gigabytes(need.rollout)}; {device} has {gigabytes(available)}"
+        f"({need.parts}), sampling about {gigabytes(need.rollout)}; {device} has {gigabytes(available)}"
     )
     most = max(need.training, need.rollout)
     if most > available and (other := _other_layout(config, model)):
