@@ -325,7 +325,7 @@ def prompt_tokens() -> int:
 def estimated(cell: Cell) -> int:
     """The doctor's estimate, in bytes, on a machine without a GPU."""
     from covey.config import compose
-    from covey.training.checks.memory import estimate_memory
+    from covey.model.memory import estimate_memory
 
     config = compose(words_of(cell, Path("somewhere"), Path("problems.jsonl"))).config
     estimate = estimate_memory(config, model_config(cell.size), prompt_tokens())

@@ -55,8 +55,7 @@ def test_the_split_with_the_shortest_rounds_is_suggested(tmp_path: Path) -> None
     (best,) = (one for one in as_values(made, settings, run)["expected"] if one.suggested)
     assert (best.split, best.staleness, best.expected.seconds) == (Split(4, 4), 1, 3.5)
     assert best.speed == pytest.approx(10 / 3.5)
-    assert "0     server   7              samples (vLLM server)" in text
-    assert "0     trainer  0,1,2,3,4,5,6  learns" in text
+    assert "node 0  [T][T][T][T][T][T][T][S]" in text
 
 
 def test_times_of_another_split_are_scaled(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from covey.config import load
+from covey.model import memory
+from covey.model.memory import beside_vllm
 from covey.runlog.directory import RunDirectory
 from covey.training.build import trl_config
-from covey.training.checks import memory, needs
-from covey.training.checks.memory import beside_vllm
+from covey.training.checks import needs
 
 OLD = ("training.use_vllm=true", "vllm_device=auto", "vllm_gpu_memory_utilization=0.9", "model=starter")
 

@@ -171,3 +171,23 @@ def samples_in_own_process(config: Config) -> bool:
     """Whether Covey's engine runs in a process of its own."""
     training = config.training
     return training.staleness > 0 and not training.use_vllm and config.rollout.own_engine is None
+
+
+_MIXED_LAYERS = ("mamba", "ssm_", "linear_", "lru_", "conv_", "hybrid_", "block_types", "block_configs", "attn_type")
+"""What keys of a `config.json` begin with where some layers are no attention, or each has heads of its own."""
+
+
+def tensor_parallel_sizes(model: Mapping[str, Any]) -> list[int] | None:
+    """The legal values of `vllm_tensor_parallel_size` by a model's `config.json`; None if that has no plain attention.
+
+    vLLM splits the heads and the vocabulary, padded to a multiple of 64, evenly; it splits or copies key-value heads.
+    """
+    sizes = [model.get(key, 0) for key in ("num_attention_heads", "num_key_value_heads", "vocab_size")]
+    layers = model.get("layer_types", [])
+    kinds = {str(kind).partition("_")[0] for kind in (layers if isinstance(layers, list) else [layers])}
+    other = "kv_lora_rank" in model or any(key.startswith(_MIXED_LAYERS) for key in model)
+    if other or kinds - {"full", "sliding", "chunked"} or not all(type(size) is int for size in sizes):
+        return None
+    heads, shared, words = sizes
+    even = [size for size in range(1, heads + 1) if not (heads % size or (words + -words % 64) % size)]
+    return [size for size in even if not (shared % size and size % shared)] or None

@@ -1,4 +1,4 @@
-"""`covey launch --plan`: the plan as a short table, and how busy its two sides would be, from measured times.
+"""`covey launch --plan`: the plan as a picture, and how busy its two sides would be, from measured times.
 
 Side by side, a round takes as long as its slower side (`covey.runlog.overlap`). Generation is taken to be as many times
 faster as there are sampling GPUs, and learning as there are learning GPUs: an estimate, best from a run whose split is
@@ -8,17 +8,25 @@ near. `covey.launch.overview.suggested` is the split with the shortest rounds.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
 from covey.config import Config
+from covey.config.groups.mesh import Mesh
 from covey.config.groups.training import training_fields
+from covey.config.vllm import colocated_share, tensor_parallel_sizes
 from covey.errors import ConfigError
-from covey.launch.plan import SERVER, LaunchPlan
+from covey.launch.plan import MEMORY_SHARE, SERVER, TRAINER, LaunchPlan, Process, server_dtype
+from covey.model.load import read_model_config, tensor_parallel_choices
+from covey.model.memory import estimate_memory, gigabytes
 from covey.runlog import names, read_metrics
 from covey.runlog.directory import RunDirectory
 from covey.runlog.overlap import Expected, Round, expected, measured_rounds
@@ -91,15 +99,13 @@ def split_of(plan: LaunchPlan, config: Config) -> Split:
 def suggested(measured: Measured, plan: LaunchPlan, config: Config, own: Split) -> Split:
     """The split of the plan's GPUs with the shortest rounds; of equal ones, that with the fewest sampling.
 
-    A server's GPUs are its tensor parallel size, of which powers of two are tried. On several nodes the last one
+    A server's GPUs are its tensor parallel size, of which legal powers of two are tried. On several nodes the last one
     serves, and its other GPUs are idle.
 
     Args:
         measured: a run's times.
     """
-    sizes = [
-        size for size in (2**power for power in range(plan.gpus.bit_length())) if size < plan.gpus + (plan.nodes > 1)
-    ]
+    sizes = tensor_parallel_choices(config, plan.gpus - (plan.nodes == 1))
     if plan.server is not None and not plan.server.is_ours:
         return own
     learning = (plan.nodes - 1) * plan.gpus if plan.nodes > 1 else plan.gpus
@@ -115,7 +121,7 @@ def suggested(measured: Measured, plan: LaunchPlan, config: Config, own: Split) 
 def as_values(plan: LaunchPlan, config: Config, times: Path | None) -> dict[str, Any]:
     """What `as_table` shows, for programs."""
     processes = [
-        {"node": one.node, "name": one.name, "gpus": one.gpus, "role": _row(one, plan, config)[-1]}
+        {"node": one.node, "name": one.name, "gpus": one.gpus, "role": _role(one, plan, config)}
         for one in plan.processes
     ]
     measured = None if times is None else Measured.of(times)
@@ -127,6 +133,7 @@ def as_values(plan: LaunchPlan, config: Config, times: Path | None) -> dict[str,
             "gpus_per_node": plan.gpus,
             "processes": processes,
             "notes": plan.notes,
+            "legend": [*_legend(plan, config)],
         },
         "times": measured,
         "expected": _outlooks(plan, config, measured)[0] if measured is not None and comparable else [],
@@ -144,8 +151,9 @@ def as_table(plan: LaunchPlan, config: Config, times: Path | None, cpus: int) ->
         CoveyError: the run cannot be read.
     """
     gpus = f"{plan.gpus} GPU{'' if plan.gpus == 1 else 's'}" if plan.gpus else "no GPU"
-    lines = [f"{plan.run}: {plan.nodes} node{'' if plan.nodes == 1 else 's'} with {gpus}", ""]
-    lines += _columns(("node", "process", "GPUs", ""), [_row(process, plan, config) for process in plan.processes])
+    lines = [f"{plan.run}: {plan.nodes} node{'' if plan.nodes == 1 else 's'} with {gpus}", "", *_picture(plan), ""]
+    for line in _legend(plan, config):
+        lines += textwrap.wrap(line, 80, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     lines += [f"· {note}" for note in plan.notes]
     lines.append("")
     if times is None:
@@ -156,17 +164,72 @@ def as_table(plan: LaunchPlan, config: Config, times: Path | None, cpus: int) ->
     return "\n".join([*lines, *_expectations(plan, config, measured, cpus), ""])
 
 
-def _row(process: Any, plan: LaunchPlan, config: Config) -> tuple[str, ...]:
-    what = "samples (vLLM server)" if process.name == SERVER else "learns"
-    if process.name != SERVER and plan.sampling and plan.server is None:
-        what = f"learns; its rollout process samples on {plan.sampling[0]}"
-    elif process.name != SERVER and plan.server is None:
-        what = (
-            "samples in a process of its own, and learns"
-            if config.training.staleness
-            else "samples and learns in turns"
-        )
-    return str(process.node), process.name, ",".join(process.gpus) or "–", what
+def _role(process: Process, plan: LaunchPlan, config: Config) -> str:
+    if process.name == SERVER or plan.server is not None:
+        return "samples (vLLM server)" if process.name == SERVER else "learns"
+    if plan.sampling:
+        return f"learns; its rollout process samples on {plan.sampling[0]}"
+    return "samples in a process of its own, and learns" if config.training.staleness else "samples and learns in turns"
+
+
+def _picture(plan: LaunchPlan) -> list[str]:
+    """A row of boxes for each node, one for each GPU, or process without GPUs; equal nodes share a row."""
+    of_node = plan.num_processes // sum(process.name == TRAINER for process in plan.processes)
+
+    def boxes(node: int) -> str:
+        here = {process.name: len(process.gpus) for process in plan.on(node)}
+        beside = len(plan.sampling) if plan.server is None and node == 0 else 0
+        trains = (here[TRAINER] or of_node) if TRAINER in here else 0
+        samples = max(here[SERVER], 1) if SERVER in here else beside
+        return f"[{']['.join('T' * trains + '.' * (plan.gpus - trains - samples) + 'S' * samples)}]"
+
+    rows = groupby(range(plan.nodes), boxes)
+    named = [(f"nodes {first}-{more[-1]}" if more else f"node {first}", row) for row, (first, *more) in rows]
+    return _columns(named[0], named[1:])
+
+
+def _legend(plan: LaunchPlan, config: Config) -> Iterator[str]:
+    """What each kind of box does, and the memory that it takes; the batch of all."""
+    training, processes, share = config.training, plan.num_processes, colocated_share(config)
+    roles = {process.name: _role(process, plan, config) for process in plan.processes}
+    memory = _memory(plan, config, config.model.name)
+    if plan.gpus and plan.server is None and share is not None and not training.vllm_enable_sleep_mode:
+        memory += f", beside the {share:.0%} of a GPU that vLLM takes"
+    yield f"[T] {roles[TRAINER]}: {processes} process{'es' * (processes > 1)}, {memory}"
+    if plan.server is not None and plan.server.is_ours:
+        share = training.values.get("vllm_gpu_memory_utilization", MEMORY_SHARE)
+        taken = f" {share:.0%} of each GPU's memory;" if plan.gpus else ""
+        yield f"[S] {roles[SERVER]}:{taken} {_memory(plan, config, plan.server.model, serves=True)}"
+    yield from ["[.] idle"] * any("." in row for row in _picture(plan))
+    rows, steps = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    generated = training.generation_batch * (processes if training.generation_batch_size is None else 1)
+    yield (
+        f"batch: {processes} x {rows} (per_device_train_batch_size) x {steps} (gradient_accumulation_steps) = "
+        f"{processes * rows * steps} completions a step{f', {rows * steps} with one process' * (processes > 1)}; "
+        f"{generated} are generated at a time, {training.num_generations} of each prompt"
+    )
+
+
+def _memory(plan: LaunchPlan, config: Config, name: str, *, serves: bool = False) -> str:
+    """What a process with this model takes, in words."""
+    model, layout = read_model_config(name, config.model.revision), plan.accelerate or {}
+    other = any(value and ("expert" in key or key == "quantization_config") for key, value in model.items())
+    length = config.dataset.max_prompt_length or 512
+    need = None
+    with suppress(AttributeError, TypeError, ValueError, ArithmeticError):  # sizes are missing
+        need = estimate_memory(config, SimpleNamespace(**model), length, on_gpu=bool(plan.gpus))
+    if need is None or other or tensor_parallel_sizes(model) is None:
+        return "memory not estimated (no config.json here, or not of a dense model with plain attention and weights)"
+    if serves:
+        width = 4 if server_dtype(config, on_cpu=not plan.gpus) == "float32" else 2
+        return f"weights {gigabytes(need.parameters * width // int(config.training.vllm_tensor_parallel_size))}"
+    if (kind := layout.get("distributed_type")) in ("FSDP", "DEEPSPEED"):
+        mesh, zero = Mesh.of(config.model.mesh_shape), (layout.get("deepspeed_config") or {}).get("zero_stage")
+        shards = mesh.fsdp if mesh.splits else plan.num_processes
+        kept = need.weights // (shards if kind == "FSDP" or str(zero) == "3" else 1)
+        need = replace(need, weights=kept, gradients=need.gradients // shards, moments=need.moments // shards)
+    most = need.training if plan.sampling else max(need.training, need.rollout)
+    return f"about {gigabytes(most)} each ({need.parts})"
 
 
 def _expectations(plan: LaunchPlan, config: Config, measured: Measured, cpus: int) -> list[str]:

@@ -33,7 +33,7 @@ from covey.config.vllm import (
 from covey.errors import ConfigError
 from covey.launch.accelerate import accelerate_config
 from covey.launch.machine import FINISH_FILE, STACKS_FILE, Machine, Place
-from covey.model.load import resolve_model
+from covey.model.load import check_tensor_parallel, resolve_model, tensor_parallel_choices
 from covey.model.starter import STARTERS
 from covey.runlog.directory import Inside
 
@@ -284,7 +284,7 @@ def make_plan(
         accelerate=spread,
         overrides=tuple(overrides),
         ports=served if spread is None else {**served, "main_process": main_port},
-        notes=(*notes, *layout.notes(config)),
+        notes=(*notes, *check_tensor_parallel(config), *layout.notes(config)),
         sampling=layout.serving,
     )
     processes = [
@@ -315,6 +315,7 @@ class _Layout:
 
     @classmethod
     def of(cls, config: Config, machine: Machine) -> _Layout:
+        check_tensor_parallel(config)
         launch, training = config.launch, config.training
         gpus = _gpus_for(config, machine)
         serves = bool(training.use_vllm) and training.vllm_mode == "server" and not is_elsewhere(config)
@@ -358,8 +359,9 @@ class _Layout:
         if self.gpus and used < len(self.gpus):
             found.append(f"{_gpus(len(self.gpus) - used)} of every training node stay idle.")
         if separate and len(self.serving) < len(self.gpus):
-            idle = len(self.gpus) - len(self.serving)
-            found.append(f"{_gpus(idle)} of the serving node stay idle: raise training.vllm_tensor_parallel_size.")
+            more = [str(n) for n in tensor_parallel_choices(config, len(self.gpus)) if n > len(self.serving)]
+            advice = f": raise training.vllm_tensor_parallel_size to {' or '.join(more)}" if more else ""
+            found.append(f"{_gpus(len(self.gpus) - len(self.serving))} of the serving node stay idle{advice}.")
         return tuple(found)
 
     def _check(self, config: Config) -> None:

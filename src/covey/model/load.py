@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.advice import command
+from covey.config.values import BadKeyError
+from covey.config.vllm import is_elsewhere, tensor_parallel_sizes
 from covey.errors import ConfigError, ModelError, one_line
 from covey.hub import KAGGLE, check_connection_once, download_model, model_handle
 from covey.model.adapters import lora_config
@@ -19,7 +21,7 @@ from covey.model.weight_files import WHOLE, check_weights, read_header, shapes_o
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-    from covey.config import LoraConfig, ModelConfig
+    from covey.config import Config, LoraConfig, ModelConfig
 
 
 def resolve_model(name: str) -> str:
@@ -75,6 +77,50 @@ def _refuse_gguf(name: str, path: Path) -> None:
         f"`{shlex.join([sys.executable, '-m', 'pip', 'install', 'gguf'])}`, then "
         f"`{shlex.join([sys.executable, '-c', code])}`, and set model.name={out}."
     )
+
+
+def read_model_config(name: str, revision: str | None = None) -> dict[str, Any]:
+    """A model's `config.json`, with the values of its `text_config`, read without transformers; empty where neither a
+    folder nor the hub's cache has it, or it is damaged, of which the run says more as it starts."""
+    try:
+        folder = STARTERS.get(name) or Path(name).expanduser()
+        file: Any = folder / "config.json"
+        if not folder.is_dir():
+            from huggingface_hub import try_to_load_from_cache
+
+            file = try_to_load_from_cache(name, "config.json", revision=revision)
+        found = json.loads(Path(file).read_bytes())
+        found = {key: one for key, one in {**found, **(found.get("text_config") or {})}.items() if one is not None}
+    except (OSError, ValueError, TypeError, AttributeError, RuntimeError):  # such as a name that is no hub id
+        return {}
+    return {"num_key_value_heads": found.get("num_attention_heads", 0), "tie_word_embeddings": True, **found}
+
+
+def tensor_parallel_choices(config: Config, gpus: int) -> list[int]:
+    """The powers of two that vLLM may take as `training.vllm_tensor_parallel_size` of a server on so many GPUs."""
+    model = read_model_config(config.launch.vllm_model or config.model.name, config.model.revision)
+    return [n for n in tensor_parallel_sizes(model) or range(1, gpus + 1) if n <= gpus and n.bit_count() == 1]
+
+
+def check_tensor_parallel(config: Config) -> list[str]:
+    """Raise a `BadKeyError` where vLLM cannot split the model so; returns a note where that is not known."""
+    training, serves = config.training, config.training.vllm_mode == "server"
+    size, key = int(training.vllm_tensor_parallel_size), "training.vllm_tensor_parallel_size"
+    if not training.use_vllm or size == 1 or (serves and is_elsewhere(config)):
+        return []
+    name = (serves and config.launch.vllm_model) or config.model.name
+    model = read_model_config(name, config.model.revision)
+    if (legal := tensor_parallel_sizes(model)) is None:
+        why = "its attention is of another kind (MLA, a hybrid)" if model else "its config.json cannot be read here"
+        return [f"Whether vLLM can split {name} by {key}={size} is not known: {why}."]
+    if size not in legal:
+        heads, shared = model["num_attention_heads"], model["num_key_value_heads"]
+        raise BadKeyError(
+            key,
+            f"={size} is refused by vLLM, which splits the {heads} attention heads, {shared} key-value heads and "
+            f"padded vocabulary of {name} evenly. Legal sizes: {', '.join(map(str, legal))}.",
+        )
+    return []
 
 
 def check_name(name: str) -> None:

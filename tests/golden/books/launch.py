@@ -28,6 +28,7 @@ PLANS = (
     f"launch.gpus=8 {SERVE} training.vllm_server_base_url=http://gpu-1:8000",
     "launch.gpus=4 training.use_vllm=true training.vllm_mode=colocate",
     "launch.gpus=8 launch.nodes=2",
+    f"launch.gpus=8 launch.nodes=3 {SERVE} training.vllm_tensor_parallel_size=4",
     f"launch.gpus=8 launch.nodes=3 {SERVE} training.vllm_tensor_parallel_size=8",
     "launch.gpus=4 training.staleness=1",
     f"launch.gpus=4 training.staleness=2 {SERVE}",

@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--plan",
         action="store_true",
-        help="print the plan as a short table, and how busy sampling and learning would be",
+        help="print the plan as a picture, and how busy sampling and learning would be",
     )
     parser.add_argument("--times", metavar="RUN", help="with --plan: take the times of this run, which may be running")
     parser.add_argument("--slurm", action="store_true", help="submit the run as a Slurm job (launch.slurm.*)")
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.times and not arguments.plan:
         raise ConfigError("--times goes with --plan, which prints what these times promise: `covey launch --plan`.")
     if arguments.as_json and not arguments.plan and not sweep:
-        raise ConfigError("--json goes with --plan, whose table it replaces; --dry-run prints the whole plan as YAML.")
+        raise ConfigError("--json goes with --plan, which it replaces; --dry-run prints the whole plan as YAML.")
     planned = arguments.dry_run or arguments.plan
     if arguments.cfg or arguments.info or (sweep and not arguments.slurm and not planned):
         from covey.cli.commands import train

@@ -24,6 +24,7 @@ from covey.errors import ConfigError, DataError, ModelError, RunDirectoryError, 
 from covey.evaluation.grading import answer_asked_by, grader_name
 from covey.evaluation.stored import prompts_of
 from covey.model.load import check_architecture, declared_eos_ids
+from covey.model.memory import MemoryEstimate, available_memory, beside_vllm, estimate_memory, gigabytes
 from covey.model.prompts import thinking_prefix, turn_end
 from covey.model.starter import STARTERS
 from covey.rewards import RewardSettings, find
@@ -32,7 +33,6 @@ from covey.rewards.registry import GIVEN, columns_read
 from covey.rewards.reward import whole_answers
 from covey.rewards.runner import RewardRunner
 from covey.training.checks.findings import SAMPLE, Known, Mark, PreflightFinding, Stage, check
-from covey.training.checks.memory import MemoryEstimate, available_memory, beside_vllm, estimate_memory
 from covey.training.checks.needs import PROMPTS_TRIED, check_free_space, check_size, own_functions, try_calls
 from covey.training.processes import splits_weights
 
@@ -315,10 +315,8 @@ def check_memory(known: Known) -> Iterator[PreflightFinding]:
     available, device, less_for_vllm = beside_vllm(config, *available_memory())
     trained = "" if need.trained == need.parameters else f", {need.trained / 1e6:.1f} M of them trained"
     result = (
-        f"{need.parameters / 1e6:.1f} M parameters{trained}; training about {_gigabytes(need.training)} at most "
-        f"(weights {_gigabytes(need.weights)}, gradients {_gigabytes(need.gradients)}, optimiser "
-        f"{_gigabytes(need.moments)}, activations {_gigabytes(need.activations)}, head {_gigabytes(need.head)}), "
-        f"sampling about {_gigabytes(need.rollout)}; {device} has {_gigabytes(available)}"
+        f"{need.parameters / 1e6:.1f} M parameters{trained}; training about {gigabytes(need.training)} at most "
+        f"({need.parts}), sampling about {gigabytes(need.rollout)}; {device} has {gigabytes(available)}"
     )
     most = max(need.training, need.rollout)
     if most > available and (other := _other_layout(config, model)):
@@ -364,10 +362,6 @@ def _check_disk(config: Config, need: MemoryEstimate) -> Iterator[PreflightFindi
 
 def _normalised(prompt: Any) -> str:
     return " ".join(str(prompt).split()).casefold()
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
 def check_arguments(trainer: Any, *args: Any, **kwargs: Any) -> Any:

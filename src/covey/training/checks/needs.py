@@ -20,6 +20,7 @@ from covey.config.vllm import notes_on_sharing, served_rank
 from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.grading import check_columns_for, grader_name
 from covey.evaluation.job import check_benchmarks
+from covey.model.load import check_tensor_parallel
 from covey.rewards import RewardSettings, find
 from covey.rewards.findings import shown_prompt
 from covey.rewards.registry import MODEL_PREFIX
@@ -151,6 +152,7 @@ def check_supported(config: Config) -> list[str]:
     check_packages(config)
     check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
     check_benchmarks(config.evaluation.benchmark_paths, "evaluation.benchmark_paths")
+    notes = check_tensor_parallel(config) + notes_on_sharing(config)
     if config.training.use_vllm:
         check_vllm()
     if config.rollout.own_engine is not None:
@@ -158,7 +160,6 @@ def check_supported(config: Config) -> list[str]:
 
         engine_class(config.rollout.own_engine, "rollout.engine")
     check_asynchronous(config)
-    notes = notes_on_sharing(config)
     if config.training.use_vllm:
         notes += _notes_on_adapters(config)
     return notes

@@ -8,13 +8,13 @@ autograd saves in a layer with pre-norms and a gated MLP. It leaves out the allo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
 from covey.config.vllm import colocated_share
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import PretrainedConfig
 
 
@@ -64,21 +64,32 @@ class MemoryEstimate:
         )
 
     @property
+    def parts(self) -> str:
+        """The parts of `training` in words."""
+        return (
+            f"weights {gigabytes(self.weights)}, gradients {gigabytes(self.gradients)}, optimiser "
+            f"{gigabytes(self.moments)}, activations {gigabytes(self.activations)}, head {gigabytes(self.head)}"
+        )
+
+    @property
     def rollout(self) -> int:
         """Peak of sampling; gradients are freed by then, moments are not."""
         return self.weights + self.moments + self.cache
 
 
-def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int) -> MemoryEstimate:
+def estimate_memory(
+    config: Config, model: PretrainedConfig | SimpleNamespace, prompt_length: int, *, on_gpu: bool | None = None
+) -> MemoryEstimate:
     """Estimate the memory of one process.
 
     Args:
-        model: the model's own config.
+        model: the model's own config, or the values of a dense decoder's `config.json`, which need no PyTorch.
         prompt_length: tokens of a long prompt of the data.
+        on_gpu: whether the process trains on a GPU; None asks PyTorch.
     """
-    empty = _empty(model)
-    text = model.get_text_config()
-    parameters, words = sum(p.numel() for p in empty.parameters()), int(text.vocab_size)
+    text: Any = model if isinstance(model, SimpleNamespace) else model.get_text_config()
+    parameters, *layer = _described(text) if isinstance(model, SimpleNamespace) else _counted(model, text)
+    words = int(text.vocab_size)
     wanted = config.model.reasoning_vocab_size
     copies = words if isinstance(wanted, str) else wanted
     parameters += copies * int(text.hidden_size) * (1 if text.tie_word_embeddings else 2)
@@ -92,9 +103,11 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
     stored = parameters * width * (0.5 if config.model.load_in_8bit else 0.25 if config.model.load_in_4bit else 1)
     reference = stored if training.beta and not lora.active else 0  # the reference is the model without adapters
     state_width = 4 if lora.active else width
-    gpu = _trains_on_gpu(training)
+    gpu = _trains_on_gpu(training) if on_gpu is None else on_gpu
     mixed = gpu and width == 4 and bool(training.fp16 or training.bf16 or training.bf16 is None)  # None: TRL takes bf16
     value_width = 2 if mixed or width == 2 else 4
+    # The layers' weights in another layout on a CPU; cast once in mixed precision.
+    prepared = parameters * 4 if config.speed.shared_prefill and not gpu else parameters * 2 * mixed
     tokens, scored = _tokens_of_a_pass(config, prompt_length)
     budget = config.speed.max_tokens
     return MemoryEstimate(
@@ -105,11 +118,11 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
         gradients=trained * state_width,
         moments=2 * trained * state_width,
         activations=_activations(
-            empty, text, tokens, value_width, mixed=mixed, checkpointing=training.gradient_checkpointing
+            text, tokens, value_width, *layer, mixed=mixed, checkpointing=training.gradient_checkpointing
         ),
         head=_head(scored, words, int(text.hidden_size), value_width, gpu=gpu, trains_it=not lora.active),
         accumulates=training.gradient_accumulation_steps > 1 or (budget is not None and tokens >= budget),
-        cache=0 if training.use_vllm else _sampling(config, text, words, prompt_length, parameters, value_width, mixed),
+        cache=0 if training.use_vllm else _sampling(config, text, words, prompt_length, value_width) + prepared,
     )
 
 
@@ -136,7 +149,9 @@ def _tokens_of_a_pass(config: Config, prompt_length: int) -> tuple[int, int]:
     return tokens, scored
 
 
-def _activations(empty: nn.Module, text: Any, tokens: int, width: int, *, mixed: bool, checkpointing: bool) -> int:
+def _activations(
+    text: Any, tokens: int, width: int, matrices: int, norms: int, *, mixed: bool, checkpointing: bool
+) -> int:
     """Bytes that autograd saves: of every layer, or each layer's input and all of the one being recomputed.
 
     Of a layer it saves the inputs of its matrix products (of attention and the MLP, queries, keys, values, the output
@@ -146,18 +161,11 @@ def _activations(empty: nn.Module, text: Any, tokens: int, width: int, *, mixed:
     """
     hidden, inner = int(text.hidden_size), _inner(text)
     queries, keys = _attention_widths(text)
-    from torch import nn
-
-    layer = next((module[0] for module in empty.modules() if isinstance(module, nn.ModuleList) and len(module)), empty)
-    norms = 0
-    for name, module in layer.named_modules():
-        if "norm" in type(module).__name__.lower() and getattr(module, "weight", None) is not None:
-            norms += hidden if len(module.weight) == hidden else keys if "k_norm" in name else queries
     values = (5 if mixed else 2) * hidden + 4 * inner + 2 * queries + 2 * keys
     stream = 4 if mixed else width
     per_layer = tokens * (values * width + norms * (4 + stream))
     layers = int(text.num_hidden_layers)
-    copies = layers * width * sum(p.numel() for p in layer.parameters() if p.dim() > 1) if mixed else 0
+    copies = layers * width * matrices if mixed else 0
     return copies + (layers * tokens * hidden * stream + per_layer if checkpointing else layers * per_layer)
 
 
@@ -168,18 +176,12 @@ def _head(scored: int, words: int, hidden: int, width: int, *, gpu: bool, trains
     return tiles + scored * hidden * 4 + (words * hidden * 4 if trains_it else 0)
 
 
-def _sampling(
-    config: Config, text: Any, words: int, prompt_length: int, parameters: int, width: int, mixed: bool
-) -> int:
-    training, shared = config.training, config.speed.shared_prefill
-    rows = training.generation_batch
-    prompts = -(-rows // training.num_generations) if shared else rows
+def _sampling(config: Config, text: Any, words: int, prompt_length: int, width: int) -> int:
+    training, rows = config.training, config.training.generation_batch
+    prompts = -(-rows // training.num_generations) if config.speed.shared_prefill else rows
     cached = prompts * prompt_length + rows * training.max_completion_length
-    # The layers' weights in another layout on a CPU; cast once in mixed precision.
-    prepared = parameters * 4 if shared and not _trains_on_gpu(training) else parameters * 2 * mixed
     per_token = 2 * int(text.num_hidden_layers) * _attention_widths(text)[1] * width  # of keys and values
-    total: int = cached * per_token + 3 * rows * words * 4 + prepared
-    return total
+    return int(cached * per_token + 3 * rows * words * 4)
 
 
 def available_memory() -> tuple[int, str]:
@@ -202,14 +204,33 @@ def beside_vllm(config: Config, available: int, device: str) -> tuple[int, str, 
     return int(available * (1 - share)), f"{device}, beside the {share:.0%} that vLLM takes,", advice
 
 
-def _empty(model: PretrainedConfig) -> nn.Module:
-    """The model on the meta device."""
+def _counted(model: PretrainedConfig, text: Any) -> tuple[int, int, int]:
+    """Parameters, those of one layer's matrices, and the width of its norms together; counted on the meta device."""
     import torch
+    from torch import nn
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         empty: nn.Module = AutoModelForCausalLM.from_config(model)
-    return empty
+    layer = next((module[0] for module in empty.modules() if isinstance(module, nn.ModuleList) and len(module)), empty)
+    (queries, keys), hidden, norms = _attention_widths(text), int(text.hidden_size), 0
+    for name, module in layer.named_modules():
+        if "norm" in type(module).__name__.lower() and getattr(module, "weight", None) is not None:
+            norms += hidden if len(module.weight) == hidden else keys if "k_norm" in name else queries
+    in_layer = (p.numel() for p in layer.parameters() if p.dim() > 1)
+    return sum(p.numel() for p in empty.parameters()), sum(in_layer), norms
+
+
+def _described(text: Any) -> tuple[int, int, int]:
+    """What `_counted` gives, for a decoder with pre-norms and a gated MLP; without biases and the norms' weights."""
+    (queries, keys), hidden = _attention_widths(text), int(text.hidden_size)
+    matrices, ends = 2 * hidden * (queries + keys) + 3 * hidden * _inner(text), 1 if text.tie_word_embeddings else 2
+    return int(text.num_hidden_layers) * matrices + ends * int(text.vocab_size) * hidden, matrices, 2 * hidden
+
+
+def gigabytes(count: int) -> str:
+    """Bytes in words."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
 def _adapter_parameters(rank: int, text: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from transformers import (
 from trl.trainer.utils import add_fused_lm_head
 
 from covey.config import Config, compose
+from covey.model.memory import estimate_memory
 from covey.model.starter import STARTER_PATH
-from covey.training.checks.memory import estimate_memory
 from covey.training.scoring import SharedScoring
 
 GROUPS = ("training.num_generations=4", "training.per_device_train_batch_size=8", "training.max_completion_length=10")
@@ -79,6 +80,18 @@ def test_the_head_is_counted_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_estimate_counts_the_starter() -> None:
     counted = AutoModelForCausalLM.from_pretrained(STARTER_PATH).num_parameters()
     assert estimate_memory(load(), AutoConfig.from_pretrained(STARTER_PATH), 20).parameters == counted
+
+
+@pytest.mark.parametrize("kind", [Qwen2Config, Qwen3Config, LlamaConfig, MistralConfig])
+def test_a_described_model_is_like_a_counted_one(kind: type[PretrainedConfig]) -> None:
+    """By `config.json` alone, as a launch plan does; biases, the norms' weights and norms of queries are left out."""
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = small(kind, **sizes, head_dim=16, tie_word_embeddings=False, vocab_size=1000)
+    counted = estimate_memory(load(), model, PROMPT, on_gpu=True)
+    described = estimate_memory(load(), SimpleNamespace(**model.to_dict()), PROMPT, on_gpu=True)
+    assert described.parameters == pytest.approx(counted.parameters, rel=0.01)
+    assert described.training == pytest.approx(counted.training, rel=0.05)
+    assert described.cache == pytest.approx(counted.cache, rel=0.01)
 
 
 def test_gradients_and_activations_coexist_only_under_accumulation() -> None:
