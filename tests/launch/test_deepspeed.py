@@ -97,7 +97,7 @@ def test_two_steps_are_those_of_two_plain_processes(kind: str, launch: Launch, t
         assert torch.equal(found.pop("lm_head.weight"), found["model.embed_tokens.weight"])
     assert found.keys() == plain.keys()
     for name, tensor in plain.items():
-        assert (tensor - start[name]).abs().max() > 1e-3, name
+        assert (tensor - start[name]).abs().max() > 1e-4, name
         assert (found[name] - tensor).abs().max() < 1e-6, name
     for of_plain, of_sharded in zip(rows(launch("ddp")), rows(sharded), strict=True):
         for figure in ("train/reward", "train/kl", "train/grad_norm", "train/loss"):
