@@ -1,12 +1,12 @@
 # The commands of this repository; `make` alone lists them. All but `clean`, `help` and `image` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-adapters test-vllm test-real golden same check train bench gpu-report docs meters wheel image tensorboard clean
+.PHONY: help setup test test-slow test-adapters test-vllm test-deepspeed test-real golden same check train bench gpu-report docs meters wheel image tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## create or repair the environment, with the developers' tools
 	@bash scripts/setup.sh dev
@@ -17,16 +17,20 @@ JOBS ?= 2
 PYTEST := $(PYTHON_IN) -m pytest -n $(JOBS) --dist loadfile
 test test-slow: export OMP_NUM_THREADS = 1
 # The tests start hundreds of processes. An image that sets this would have each of them compile Covey again, 2 seconds.
-test test-slow test-adapters test-real: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-adapters test-deepspeed test-real: export PYTHONDONTWRITEBYTECODE =
 test: setup ## run the fast tests: under 10 minutes on two cores; ARGS is passed to pytest
-	$(PYTEST) -m "not slow and not gpu and not vllm and not real" $(ARGS)
+	$(PYTEST) -m "not slow and not gpu and not vllm and not deepspeed and not real" $(ARGS)
 
 test-slow: setup ## run the other tests: runs that are killed, several processes, Slurm, a real browser
-	$(PYTEST) -m "slow and not gpu and not vllm and not real" $(ARGS)
+	$(PYTEST) -m "slow and not gpu and not vllm and not deepspeed and not real" $(ARGS)
 
 test-vllm: ## train against real vLLM on the CPU, in .venv-vllm (4 GB, made by the first call)
 	@bash scripts/setup_vllm.sh
 	.venv-vllm/bin/python -m pytest -m vllm -W default tests/real_vllm $(ARGS)
+
+test-deepspeed: setup ## train with DeepSpeed on the CPU, in .venv-deepspeed (made by the first call); some minutes
+	@bash scripts/setup_deepspeed.sh
+	.venv-deepspeed/bin/python -m pytest -m deepspeed -W default tests/launch/test_deepspeed.py $(ARGS)
 
 test-adapters: setup ## test with reasoning-gym and OpenEnv, in .venv-adapters (made by the first call)
 	@bash scripts/setup_adapters.sh

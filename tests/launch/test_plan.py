@@ -192,6 +192,20 @@ def test_a_custom_accelerate_config_is_patched(tmp_path: Path) -> None:
         plan(3, f"launch.accelerate={own}")
 
 
+def test_deepspeed_on_a_cpu_must_be_asked_for_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("launch.accelerate=zero2", "launch.num_processes=2")
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    with pytest.raises(ConfigError, match=r"needs GPUs.*Use ddp or fsdp2.*DS_ACCELERATOR to cpu"):
+        plan(0, *words)
+    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
+    with pytest.raises(ConfigError, match="needs GPUs"):
+        plan(0, *words)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    made = plan(0, *words).accelerate
+    assert made is not None
+    assert (made["distributed_type"], made["num_processes"], made["mixed_precision"]) == ("DEEPSPEED", 2, "no")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
-from covey.model.device import casting_once, half_precision
+from covey.model.device import casting_once, half_precision, on_meta
 from covey.model.group_attention import unsupported_reason
+from small_models import SMALL
 
 
 @pytest.fixture
@@ -71,3 +79,34 @@ def test_a_model_on_several_devices_is_not_scored_packed(tiny_model: str) -> Non
     assert unsupported_reason(model) == "the model's layers are on several devices"
     model.hf_device_map = {"": 0}
     assert unsupported_reason(model) is None
+
+
+class Zero3:
+    """The config that transformers reads in a process that trains with ZeRO-3."""
+
+    config: Mapping[str, object] = MappingProxyType({})
+
+    def is_zero3(self) -> bool:
+        return True
+
+
+def test_a_model_on_the_meta_device_is_not_partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under ZeRO-3 transformers hands every new model to DeepSpeed, which copies weights that are not there."""
+    monkeypatch.setitem(sys.modules, "deepspeed", None)  # asked for, it cannot be imported, whether installed or not
+    zero3 = Zero3()
+    set_hf_deepspeed_config(zero3)  # which keeps a weak reference
+    try:
+        with pytest.raises(ImportError, match="deepspeed"), torch.device("meta"):
+            AutoModelForCausalLM.from_config(Qwen3Config(**SMALL))
+        with on_meta():
+            empty = AutoModelForCausalLM.from_config(Qwen3Config(**SMALL))
+    finally:
+        unset_hf_deepspeed_config()
+    assert {weight.device.type for weight in empty.parameters()} == {"meta"}
+    assert empty.get_input_embeddings().weight.shape == (SMALL["vocab_size"], SMALL["hidden_size"])
+
+
+def test_models_are_made_on_the_meta_device_in_one_place(root: Path) -> None:
+    """By a `torch.device("meta")` elsewhere a process that trains with ZeRO-3 would fail."""
+    found = [path for path in (root / "src").rglob("*.py") if re.search(r"""["']meta["']""", path.read_text("utf-8"))]
+    assert [path.name for path in found] == ["device.py"]

@@ -244,6 +244,7 @@ def test_make_lists_every_command(root: Path) -> None:
         "test",
         "test-slow",
         "test-vllm",
+        "test-deepspeed",
         "test-adapters",
         "test-real",
         "golden",

@@ -70,10 +70,11 @@ def trainable_rows(source: str, vocabulary: ReasoningVocabulary | None, **option
     """
     if vocabulary is None:
         return None
-    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with torch.device("meta"):
+    from covey.model.device import on_meta
+
+    with on_meta():
         config = AutoConfig.from_pretrained(source, **options)
         model = AutoModelForCausalLM.from_config(config, **options)
     first, last = vocabulary.map.base_vocab_size, vocabulary.map.vocab_size

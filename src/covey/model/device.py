@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 from transformers import PretrainedConfig
+from transformers.modeling_utils import set_zero3_state
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
@@ -21,6 +22,14 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from covey.log_once import log_once
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Models made here have shapes and no values. transformers partitions none of them, as it does with every new model
+    of a process that trains with ZeRO-3."""
+    with torch.device("meta"), set_zero3_state():
+        yield
 
 
 def on_device(numbers: Any, device: torch.device) -> torch.Tensor:

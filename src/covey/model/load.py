@@ -342,12 +342,12 @@ def check_architecture(model: ModelConfig, source: str) -> None:
 
 
 def _empty(model: ModelConfig, kind: Any, config: Any) -> Any:
-    import torch
+    from covey.model.device import on_meta
 
     attention = model.attn_implementation
     options = {} if attention is None or "/" in attention else {"attn_implementation": attention}
     try:
-        with torch.device("meta"):
+        with on_meta():
             return kind._from_config(config, **options)
     except (ValueError, ImportError) as error:
         if not options:

@@ -206,11 +206,12 @@ def beside_vllm(config: Config, available: int, device: str) -> tuple[int, str, 
 
 def _counted(model: PretrainedConfig, text: Any) -> tuple[int, int, int]:
     """Parameters, those of one layer's matrices, and the width of its norms together; counted on the meta device."""
-    import torch
     from torch import nn
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    from covey.model.device import on_meta
+
+    with on_meta():
         empty: nn.Module = AutoModelForCausalLM.from_config(model)
     layer = next((module[0] for module in empty.modules() if isinstance(module, nn.ModuleList) and len(module)), empty)
     (queries, keys), hidden, norms = _attention_widths(text), int(text.hidden_size), 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def accelerate_config(
         on_gpus: whether they have GPUs.
 
     Raises:
-        ConfigError: no such file, no accelerate config, or one that needs GPUs.
+        ConfigError: no such file, no accelerate config, or one that needs GPUs (DeepSpeed, unless DS_ACCELERATOR=cpu).
     """
     chosen, mesh = config.launch.accelerate, Mesh.of(config.model.mesh_shape)
     if num_processes == 1 and (chosen is None or not on_gpus):
@@ -46,9 +47,11 @@ def accelerate_config(
         size = _mapping(values, "parallelism_config", source).get(f"parallelism_config_{axis}_size")
         check_axis(axis, size if isinstance(size, int) else 1, source)
     config.model.lora.check_merge(sharded=mesh.splits or _shards(values, source))
-    if not on_gpus and values.get("distributed_type") == "DEEPSPEED":
+    on_cpu = os.environ.get("DS_ACCELERATOR") == "cpu"  # DeepSpeed's own variable
+    if not on_gpus and values.get("distributed_type") == "DEEPSPEED" and not on_cpu:
         raise ConfigError(
-            f"launch.accelerate={chosen} is for DeepSpeed, which needs GPUs, and this run has none. Use ddp or fsdp2."
+            f"{source} is for DeepSpeed, which needs GPUs, and this run has none. Use ddp or fsdp2. To try it on "
+            "the CPU all the same, set its environment variable DS_ACCELERATOR to cpu."
         )
     if num_processes == 1 and values.get("distributed_type") == "MULTI_GPU":
         values["distributed_type"] = "NO"  # accelerate refuses "several GPUs" with one process

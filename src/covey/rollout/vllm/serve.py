@@ -167,7 +167,9 @@ def _linear_layers(model: str, more: Sequence[str]) -> list[str]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    from covey.model.device import on_meta
+
+    with on_meta():
         made = AutoModelForCausalLM.from_config(_config(model, more), trust_remote_code="--trust-remote-code" in more)
     head = made.get_output_embeddings()
     linear = [(name, module) for name, module in made.named_modules() if isinstance(module, torch.nn.Linear)]
