@@ -57,4 +57,4 @@ def test_random_trees_compose_as_with_hydra(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_random_trees_compose_as_with_hydra(tmp_path: Path) -> None:
-    check(range(100, 500), tmp_path)
+    check(range(100, 250), tmp_path)

@@ -71,6 +71,7 @@ def measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str, 
 
 def _measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str, Any]:
     from transformers import AutoTokenizer, PrinterCallback
+    from trl import GRPOTrainer as TRLGRPOTrainer
 
     from covey.training.trl.step_timer import StepTimer
     from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
@@ -95,7 +96,7 @@ def _measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str,
             dataloader_pin_memory=False,
         )
         longest = shape.prompt + shape.completion
-        kind: Any = partial(GRPOTrainer, run_directory=False) if rival is None else GRPOTrainer.__base__
+        kind: Any = partial(GRPOTrainer, run_directory=False) if rival is None else TRLGRPOTrainer
         trainer = kind(
             model=make_model(shape.size, attention=rival, longest=longest),
             reward_funcs=lambda completions, **_: [float(len(text) % 7) for text in completions],
