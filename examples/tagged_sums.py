@@ -2,9 +2,10 @@
 
 import json
 import random
+from pathlib import Path
 
 rng = random.Random(0)
-with open("rows.jsonl", "w", encoding="utf-8") as file:
+with Path("rows.jsonl").open("w", encoding="utf-8") as file:
     for _ in range(64):
         first, second = sorted((rng.randint(0, 99), rng.randint(0, 99)), reverse=True)
         sign, answer = rng.choice([("+", first + second), ("-", first - second)])

@@ -27,7 +27,6 @@ def snapshot() -> dict[str, Any]:
     import trl
 
     fields: dict[str, Any] = {}
-    shared = {field.name for field in dataclasses.fields(trl.SFTConfig)}
     for field in dataclasses.fields(trl.GRPOConfig):
         hint = typing.get_type_hints(trl.GRPOConfig).get(field.name) if isinstance(field.type, str) else field.type
         entry: dict[str, Any] = {"type": type_text(hint), "default": _default(field)}
