@@ -156,6 +156,9 @@ def profile(
     by = {"by_correctness": without_signal(lambda one: one["outcome"] == Outcome.RIGHT)}
     if all(one["reward"] is not None for one in completions):  # unless the held-out rows lack a column
         by["by_reward"] = without_signal(lambda one: one["reward"])
+        if verdict == _LEARN and len(values := {one["reward"] for one in completions}) == 1:
+            verdict = "the reward is constant"
+            reason += f"; but all completions, right or wrong, have the reward {values.pop():g}"
     outcomes = {str(outcome): metrics[f"grader/{outcome}"] for outcome in Outcome}
     wanted = min(more["max_problems"] or len(loaded.train), len(loaded.train))
     found: dict[str, Any] = {"problems": len(problems), "wanted": wanted, "rows": len(loaded.train)}

@@ -31,7 +31,7 @@ class Scripted:
         number = int("".join(filter(str.isdigit, text)))
         self.asked[number] = asked = self.asked.get(number, -1) + 1
         last = number % 10
-        said = f"<answer>{number if asked % 8 < last else -1}</answer>" if last < 9 else "No idea."
+        said = f"<think></think><answer>{number if asked % 8 < last else -1}</answer>" if last < 9 else "No idea."
         return Completion(self.tokenizer.encode("1", add_special_tokens=False), False, text=said)
     def sync(self, weights, version):
         raise AssertionError
@@ -78,6 +78,12 @@ def test_verdicts(profile: Profile) -> None:
     assert profile([9] * 30)["verdict"] == "the form is missing"
     assert profile([8] * 120)["verdict"] == "too easy"
     assert profile([0] * 30)["verdict"] == "not enough problems to say"
+
+
+def test_a_reward_that_does_not_tell_right_from_wrong(profile: Profile) -> None:
+    found = profile([4] * 120, "rewards.funcs=[think_format]", "evaluation.grader=exact_match")
+    assert found["verdict"] == "the reward is constant"
+    assert found["reason"].endswith("; but all completions, right or wrong, have the reward 1")
 
 
 def test_a_round_is_made_whatever_the_time(profile: Profile) -> None:
