@@ -13,7 +13,7 @@ from plans import SERVE, config
 
 def check(words: tuple[str, ...], machine: Machine, **ports: int) -> list[str]:
     made = config(*words)
-    return check_plan(made, make_plan(made, "r", machine, ports=Ports(**ports)), machine)
+    return check_plan(made, make_plan(made, "r", machine, ports=Ports(**ports)), machine, made.launch.main_process_port)
 
 
 def test_more_gpus_than_there_are_are_refused() -> None:
@@ -31,7 +31,7 @@ def test_a_taken_port_is_refused_where_it_was_asked_for() -> None:
         holder.bind(("", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(CoveyError, match=f"launch.main_process_port={port} is taken"):
+        with pytest.raises(CoveyError, match=rf"Port {port} of the rendezvous \(launch.main_process_port.* is taken"):
             check(("launch.num_processes=2", f"launch.main_process_port={port}"), Machine())
 
 

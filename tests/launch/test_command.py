@@ -107,11 +107,12 @@ def test_the_first_node_has_the_exit_code_of_the_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(execute, "Supervisor", lambda *_, **__: SimpleNamespace(run=lambda: ending))
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
     monkeypatch.setattr(execute.Nodes, "meet", lambda *_: (Place(node, ("a", "b")), Ports()))
     config = load(["launch.nodes=2", "launch.num_processes=1"])
     assert execute.execute(config, "r", Machine(), Seat(node, 2, "a"), "again") == code
-    told = json.loads(next(Path("logs/r/nodes").glob("*-ended")).read_text())
-    assert told == [ending.code, not ending.clean]  # whether it failed
+    told = json.loads(next(Path("logs/r/nodes").glob(f"*-{node}-told")).read_text())
+    assert told == ["has ended" if ending.clean else "has failed", ending.code]
 
 
 def test_a_failed_requeue_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

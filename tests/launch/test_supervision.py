@@ -341,6 +341,7 @@ def two(launch: Callable[..., Launched]) -> Callable[..., list[Launched]]:
         first = launch(node=0, both=True, steps=1000, **options)
         runs = [first, launch(node=1, both=True, steps=1000, folder=first.folder, **options)]
         until(lambda: all((first.folder / name / "metrics.jsonl").exists() for name in ("run", "run1")))
+        until(lambda: all(file.read_text() for file in (first.logs / "nodes").glob("*-[01]")))  # alive
         return runs
 
     return start
@@ -359,7 +360,7 @@ def test_a_node_that_is_lost_ends_the_other(two: Callable[..., list[Launched]], 
     assert time.monotonic() - began < 30
     assert other.processes() == {}
     assert f"node {lost} is lost" in other.text
-    assert "To resume, on all nodes: " in other.text
+    assert "To resume, on each node" in other.text
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
     runs[lost].process.terminate()
@@ -371,20 +372,22 @@ def test_a_node_that_fails_ends_the_other(two: Callable[..., list[Launched]]) ->
     runs = two()
     os.kill(runs[1].find("trainer"), signal.SIGKILL)
     assert [run.wait() for run in runs] == [1, 137]
-    assert "node 1 ended with exit code 137" in runs[0].text
+    assert "node 1 has failed with exit code 137" in runs[0].text
 
 
 @pytest.mark.slow
-def test_a_launcher_that_is_killed_is_no_lost_node_while_its_training_stops(
-    two: Callable[..., list[Launched]],
-) -> None:
+@pytest.mark.parametrize("how", ["killed", "asked"])
+def test_a_node_that_stops_lets_the_other_write_its_checkpoint(two: Callable[..., list[Launched]], how: str) -> None:
     runs = two()
-    runs[1].process.kill()
-    until(lambda: not runs[1].processes())
-    assert (runs[0].folder / "run1" / "checkpoint").exists()
-    assert runs[0].process.poll() is None
-    runs[0].process.terminate()
-    assert runs[0].wait() == 143
+    if how == "killed":
+        runs[1].process.kill()
+    else:
+        runs[1].process.terminate()
+    assert [run.wait() for run in runs] == [143, -signal.SIGKILL if how == "killed" else 143]
+    for name in ("run", "run1"):
+        assert (runs[0].folder / name / "checkpoint").exists()
+    assert ("node 1 is stopping" if how == "killed" else "node 1 was asked to stop") in runs[0].text
+    assert all(run.processes() == {} for run in runs)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def launcher(folder: Path, options: dict[str, Any]) -> int:
     from covey.cli.streams import protect_streams
     from covey.errors import CoveyError
     from covey.launch.machine import FINISH_FILE, STACKS_FILE
-    from covey.launch.nodes import Nodes, Seat
+    from covey.launch.nodes import ENDED, FAILED, Nodes, Seat
     from covey.launch.plan import LaunchPlan, Ports, Process, Server
     from covey.launch.process import become_subreaper
     from covey.launch.supervise import Ending, LaunchConsole, Limits, Supervisor
@@ -61,7 +61,7 @@ def launcher(folder: Path, options: dict[str, Any]) -> int:
             print(f"covey: {error}", file=sys.stderr)
             return error.exit_code
         finally:
-            nodes.end(ending.code, failed=ending.code != 0 and not ending.clean)
+            nodes.tell(ENDED if ending.code == 0 or ending.clean else FAILED, ending.code)
     return ending.code
 
 

@@ -19,7 +19,7 @@ from covey.config.compose.build import flatten
 from covey.config.keys import VLLM_RANGE
 from covey.config.secrets import ENGINE_KEY, for_children
 from covey.launch.machine import RESUME_COMMAND, STACKS, LaunchError, Machine, is_free
-from covey.launch.nodes import Nodes, Seat
+from covey.launch.nodes import ENDED, FAILED, Nodes, Seat
 from covey.launch.plan import SERVER, TORCH_LOGS, TRAINER, LaunchPlan, Ports, as_text, make_plan
 from covey.launch.process import become_subreaper
 from covey.launch.slurm import job_id, requeue, write_private
@@ -28,11 +28,11 @@ from covey.runlog.directory import RunDirectory, version_of
 from covey.runlog.files import write_atomically
 
 
-def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, first: bool = True) -> list[str]:
+def check_plan(config: Config, plan: LaunchPlan, machine: Machine, port: int | None = None) -> list[str]:
     """Check that this machine can run a plan; returns notes for the user.
 
     Args:
-        first: whether this is the run's first node.
+        port: that of the rendezvous, on the node that has it, if it is given.
 
     Raises:
         CoveyError: it cannot.
@@ -43,11 +43,10 @@ def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, first: boo
             f"launch.gpus={plan.gpus}, but this machine has {there} (by nvidia-smi and CUDA_VISIBLE_DEVICES). "
             f"Set it to {len(machine.gpus)}, or leave it out to use all of them; --dry-run plans for any number."
         )
-    port = config.launch.main_process_port
-    if first and plan.accelerate is not None and port is not None and not is_free(port):
+    if plan.accelerate is not None and port is not None and not is_free(port):
         raise LaunchError(
-            f"launch.main_process_port={port} is taken by another program on this machine. Choose another one, or "
-            "leave it out to use a free one."
+            f"Port {port} of the rendezvous (launch.main_process_port, launch.master or MASTER_PORT) is taken by "
+            "another program on this machine. Choose another one, or leave it out to use a free one."
         )
     deepspeed = plan.accelerate is not None and plan.accelerate["distributed_type"] == "DEEPSPEED"
     if deepspeed and find_spec("deepspeed") is None:
@@ -81,6 +80,9 @@ def _check_vllm(plan: LaunchPlan) -> list[str]:
     return [f"vLLM {version} is outside of the range that TRL supports ({first} to {last})."]
 
 
+_OF_SCHEDULERS = ("PET_", "MASTER_", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE")
+
+
 def execute(config: Config, run_name: str, machine: Machine, seat: Seat, resume: str) -> int:
     """Run this machine's part of a launch to its end. Returns the exit code of training.
 
@@ -93,8 +95,8 @@ def execute(config: Config, run_name: str, machine: Machine, seat: Seat, resume:
         CoveyError: the plan does not fit this machine (then nothing was started), or a process failed too often.
     """
     plan = make_plan(config, run_name, machine)
-    check_plan(config, plan, machine, first=seat.rank == 0)
-    for name in [name for name in os.environ if name.startswith("PET_")]:
+    check_plan(config, plan, machine, seat.port if seat.rank == 0 else None)
+    for name in [name for name in os.environ if name.startswith(_OF_SCHEDULERS)]:
         del os.environ[name]  # meant for this launcher, and read by torch's
     become_subreaper()
     with (
@@ -107,7 +109,7 @@ def execute(config: Config, run_name: str, machine: Machine, seat: Seat, resume:
         place, ports = nodes.meet(Ports.of(config), settings, config.launch.start_timeout)
         plan = make_plan(config, run_name, machine, place, ports)
         plan = dataclasses.replace(plan.with_environment(TRAINER, {RESUME_COMMAND: resume}), resume=resume)
-        notes = (*plan.notes, *check_plan(config, plan, machine, first=False))
+        notes = (*plan.notes, *check_plan(config, plan, machine))
         return _run(named, plan, nodes, place.node, notes, console)
 
 
@@ -124,12 +126,12 @@ def _run(
         console.note(as_text(plan))
         ending = Supervisor(_with_secrets(config, plan), node, _limits(config), console, nodes).run()
     finally:
-        nodes.end(ending.code, failed=ending.code != 0 and not ending.clean)
         if node == 0:
             plan.key_file.unlink(missing_ok=True)
+        nodes.tell(ENDED if ending.code == 0 or ending.clean else FAILED, ending.code)
     console.note(f"training ended with exit code {ending.code}")
     requeue_after_warning(config, ending, node, console, plan.resume)
-    if node > 0 and ending.signal is not None and ending.clean:
+    if node > 0 and ending.clean and "SLURM_STEP_ID" in os.environ:
         return 0  # the first node reports the exit code; a failed task here would have Slurm kill it before
     return ending.code
 

@@ -101,7 +101,9 @@ def launch_processes(mark: str) -> list[psutil.Process]:
 
 def reap_launch(control: int, stop_seconds: float, beat: Path) -> int:
     """The reaper: wait for the launcher's end, then end all processes of its launch; meanwhile, show it in a file."""
-    threading.Thread(target=_beat, args=(beat,), daemon=True).start()
+    gone = threading.Event()
+    beating = threading.Thread(target=_beat, args=(beat, gone), daemon=True)
+    beating.start()
     while os.read(control, 64):
         pass
     mark = os.environ[MARK]
@@ -110,15 +112,18 @@ def reap_launch(control: int, stop_seconds: float, beat: Path) -> int:
         _end(lambda: orphans(mark), stop_seconds)
         empty = empty + 1 if all(one.pid == os.getpid() for one in launch_processes(mark)) else 0
         time.sleep(_SCAN_SECONDS)  # guards are ending their processes, and may still be killed
+    gone.set()
+    beating.join()
+    with contextlib.suppress(OSError):
+        beat.write_text("gone", encoding="utf-8")
     return 0
 
 
-def _beat(file: Path) -> None:
+def _beat(file: Path, gone: threading.Event) -> None:
     """Show the launchers of other nodes that something of this launch is alive; they wait for another text."""
-    while True:
-        with contextlib.suppress(OSError):
-            file.write_text(str(time.time_ns()), encoding="utf-8")
-        time.sleep(_BEAT_SECONDS)
+    while not gone.wait(_BEAT_SECONDS):
+        with contextlib.suppress(OSError), file.open("r+b") as opened:  # not emptied first: the disk may be full
+            opened.write(str(time.time_ns()).encode())
 
 
 def _ancestors(process: psutil.Process) -> set[int]:

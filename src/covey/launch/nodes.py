@@ -3,8 +3,9 @@
 They meet in the run's log folder, which all share. The first node writes the id of its attempt. Each other node answers
 with a number of its own, its address and free ports, and then the first one writes what all need. A file of an earlier
 attempt lacks these numbers, so it is never taken for one of this. Later each node's reaper (`guard.py`) writes to a
-file every second, until no process of the launch is left there. The first node reads those of the others, and they the
-first's.
+file every second, until no process of the launch is left there, and its launcher to another one when it is asked to
+stop, and when it ends. The first node reads those of the others, and they the first's. The first one makes these files
+for all: NFS remembers for half a minute that a file is not there.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey import __version__
+from covey._version import __version__
 from covey.config import Config
 from covey.errors import ConfigError
 from covey.launch.machine import LaunchError, Place, free_port
@@ -27,8 +29,10 @@ from covey.launch.plan import Ports
 from covey.launch.slurm import write_private
 
 _EVERY_SECONDS = 1.0
-_LOST_SECONDS = 12.0
-"""A node that has written nothing for so long is lost."""
+_LOST_SECONDS, _FIRST_SECONDS = 15.0, 90.0
+"""A node that has written nothing for so long, or nothing at all, is lost."""
+ASKED, ENDED, FAILED = "was asked to stop", "has ended", "has failed"
+"""What a launcher tells those of other nodes."""
 _MAIN_PORT = 29500
 
 
@@ -73,7 +77,7 @@ def this_seat(config: Config, environ: Mapping[str, str] = os.environ) -> Seat:
             f"launch.nodes={launch.nodes}, but {what}. Set launch.nodes to the number of nodes, the same on each."
         )
     if launch.nodes == 1:
-        return Seat()
+        return Seat(port=launch.main_process_port)
     if rank is None:
         raise ConfigError(
             f"launch.nodes={launch.nodes}, and nothing says which node this is. Start one `covey launch` on each node "
@@ -138,7 +142,9 @@ class Nodes:
         self._agreed: dict[str, Any] = {}
         self._missing: list[int] = []
         self._heard = dict.fromkeys((0,) if seat.rank else range(1, seat.nodes), ("", 0.0))
-        self._looked, self._problem = 0.0, ""
+        self._looked, self._problem, self._trouble = 0.0, "", ""
+        self.orderly = False
+        """Whether training can still stop with a checkpoint, when there is a `problem`."""
 
     def meet(self, ports: Ports, settings: str, seconds: float) -> tuple[Place, Ports]:
         """Wait until all nodes are there, and on all but the first until that has called `begin`.
@@ -168,8 +174,9 @@ class Nodes:
                 if time.monotonic() > began + seconds:
                     raise LaunchError(
                         f"Waited {seconds:g} s (launch.start_timeout) for {self._awaited()}. Were all nodes started, "
-                        "with the same run_name? launch.log_dir must be a folder that they share."
+                        f"with the same run_name? launch.log_dir must be a folder that they share.{self._trouble}"
                     )
+                list(self._folder.iterdir())  # so that NFS looks again for files that were not there
                 self._waiting(f"waiting for {self._awaited()} ({time.monotonic() - began:.0f} s)", [])
                 time.sleep(_EVERY_SECONDS / 4)
         except LaunchError as error:
@@ -178,12 +185,19 @@ class Nodes:
             raise
         finally:
             self._waiting("", [])
-        self._agreed = agreed
-        return Place(seat.rank, tuple(agreed["hosts"])), Ports(agreed["server"], agreed["group"], agreed["main"])
+        if seat.port not in (None, agreed["main"]):
+            raise LaunchError(f"The rendezvous is at port {agreed['main']} of node 0, and here {seat.port} is given.")
+        self._agreed, master = agreed, seat.master or agreed["hosts"][0]
+        return Place(seat.rank, (master, *agreed["hosts"][1:])), Ports(
+            agreed["server"], agreed["group"], agreed["main"]
+        )
 
     def begin(self) -> None:
         """Of the first node: let the others begin, once what they read is written."""
         if self._agreed and self._seat.rank == 0:
+            for node in range(self._seat.nodes):
+                self._file(f"{self._attempt}-{node}").touch()
+                self._write(f"{self._attempt}-{node}-told", [])
             self._write("attempt", self._agreed)
 
     def _gather(self, mine: dict[str, Any]) -> dict[str, Any]:
@@ -212,13 +226,18 @@ class Nodes:
         called, rank = _read(self._file("attempt")), self._seat.rank
         if not called or called["attempt"] != self._attempt:
             if called and "numbers" not in called and "error" not in called:  # else one that began without this node
+                master = self._seat.master or called["master"]
+                try:
+                    host = self._seat.own or _address_towards(master)
+                except OSError as error:  # a name that is not known yet, as of a pod that is starting
+                    self._trouble = f" From here {master} cannot be reached: {error.strerror}."
+                    return {}
                 self._attempt = called["attempt"]
-                host = self._seat.own or _address_towards(self._seat.master or called["master"])
                 self._write(rank, mine | {"attempt": self._attempt, "host": host})
             return {}
         if "error" in called:
             raise LaunchError(f"Node 0 has ended: {called['error']}")
-        if "numbers" in called and called["numbers"][rank] != self._number:
+        if "numbers" in called and called["numbers"][rank : rank + 1] != [self._number]:
             raise LaunchError(f"Another launcher has joined this run as node {rank}: each needs a launch.node_rank.")
         return called if "numbers" in called else {}
 
@@ -245,49 +264,56 @@ class Nodes:
         """The file in which this node shows that it is alive; None with one node."""
         return None if self._seat.nodes == 1 else self._file(f"{self._attempt}-{self._seat.rank}")
 
-    def end(self, code: int, *, failed: bool) -> None:
-        """Tell the other nodes how this one ended."""
+    def tell(self, what: str, code: int) -> None:
+        """Tell the other nodes that this one was asked to stop, has ended or has failed, and its exit code."""
         if self._seat.nodes > 1:
-            self._write(f"{self._attempt}-{self._seat.rank}-ended", [code, failed])
+            with suppress(OSError):  # a full disk ends the run by itself
+                self._write(f"{self._attempt}-{self._seat.rank}-told", [what, code])
 
     def first_ended(self) -> int | None:
         """The exit code of training, once it has ended on the first node."""
-        code, _ = _ended(self._file(f"{self._attempt}-0-ended"))
-        return code if self._seat.rank else None
+        what, code = self._told(0)
+        return code if self._seat.rank and what in (ENDED, FAILED) else None
 
     def problem(self) -> str:
-        """Why the run cannot go on: a node that failed, or that is lost. Empty while there is no reason."""
+        """Why the run cannot go on: a node has failed, is lost, or was asked to stop. Else empty."""
         now = time.monotonic()
         if self._problem or now < self._looked + _EVERY_SECONDS:
             return self._problem
-        late, self._looked = now - self._looked > _LOST_SECONDS, now
+        late, self._looked = now - self._looked > _LOST_SECONDS, now  # this launcher may itself have been suspended
         for node, (text, since) in self._heard.items():
-            code, failed = _ended(self._file(f"{self._attempt}-{node}-ended"))
-            beat = self._file(f"{self._attempt}-{node}")
-            found = beat.read_text(encoding="utf-8") if beat.exists() else ""
-            if found != text or code is not None or late:  # this launcher may itself have been suspended
-                self._heard[node] = found, now
-            elif now - since > _LOST_SECONDS:
-                self._problem = f"node {node} is lost: it has shown no sign of life for {_LOST_SECONDS:.0f} s."
-            if failed:
-                self._problem = f"node {node} ended with exit code {code}."
+            what, code = self._told(node)
+            try:
+                found = self._file(f"{self._attempt}-{node}").read_text(encoding="utf-8")
+            except FileNotFoundError:
+                found = text
+            except OSError:  # says nothing about that node
+                found, since = text, now
+            if (what == ENDED and code == 0) or late or found != text:
+                since = now
+            self._heard[node] = found, since
+            if what == FAILED:
+                self._problem, self.orderly = f"node {node} has failed with exit code {code}.", False
+            elif found == "gone" or (what and code):
+                self._problem, self.orderly = f"node {node} {what or 'is stopping'}.", True
+            elif now - since > (_LOST_SECONDS if found else _FIRST_SECONDS):
+                self._problem = f"node {node} is lost: it has shown no sign of life for {now - since:.0f} s."
         if self._problem and self._seat.rank == 0:
-            self.end(1, failed=True)  # the others see it while training ends here
+            self.tell(ASKED if self.orderly else FAILED, 1)  # the others see it while training ends here
         return self._problem
+
+    def _told(self, node: int) -> tuple[str, int]:
+        try:
+            what, code = json.loads(self._file(f"{self._attempt}-{node}-told").read_bytes())
+        except (OSError, ValueError):  # nothing yet
+            return "", 0
+        return what, code
 
     def _file(self, name: object) -> Path:
         return self._folder / str(name)
 
     def _write(self, name: object, content: Any) -> None:
         write_private(self._file(name), json.dumps(content))
-
-
-def _ended(file: Path) -> tuple[int | None, bool]:
-    try:
-        code, failed = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return None, False
-    return code, failed
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -298,11 +324,9 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _address_towards(host: str) -> str:
-    """The address of this machine by which one on the way to `host` sees it."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise LaunchError(f"launch.master={host} cannot be reached from here: {error.strerror}.") from error
+    """The address of this machine by which one on the way to `host` sees it; an `OSError` if there is no way."""
+    ways = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    family, _, _, _, address = min(ways, key=lambda way: way[0] != socket.AF_INET)
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing
+        return str(probe.getsockname()[0])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from covey.config.secrets import redact
 from covey.launch.machine import FINISHES, STACKS, LaunchError, ProgressWatch, how_it_ended
-from covey.launch.nodes import Nodes
+from covey.launch.nodes import ASKED, Nodes
 from covey.launch.plan import SERVER, TRAINER, LaunchPlan, Process
 from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Reaper, Tail, end_orphans
 from covey.runlog.directory import RunDirectory
@@ -259,7 +259,7 @@ RESUMED = ("resume=auto", "overwrite=false")
 """Overrides of restarted training: it resumes from its newest complete checkpoint."""
 
 _DUMP_SECONDS = 1.0
-_HUNG_STOP_SECONDS = 8.0
+_HUNG_STOP_SECONDS, _LOST_STOP_SECONDS = 10.0, 5.0
 _ORPHAN_SECONDS = 10.0
 _STOPS = (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 """Stop requests, the most specific first: a SIGTERM may accompany each of the others. Signals that are sent together
@@ -345,10 +345,15 @@ class Supervisor:
     # -- stop requests
 
     def _stop_requested(self) -> bool:
-        """Whether the launcher was asked to stop. Raises a `LaunchError` if another node is gone."""
+        """Whether this launcher or another node's was asked to stop. Raises a `LaunchError` if a node is gone."""
         if self._signal is None and (problem := self._nodes.problem()):
-            raise LaunchError(f"{problem} To resume, on all nodes: {self._plan.resume}")
+            if not self._nodes.orderly:
+                raise LaunchError(f"{problem} To resume, on each node with its rank: {self._plan.resume}")
+            return True
         return self._signal is not None
+
+    def _asked(self) -> int | None:
+        return self._signal  # which may come at any time
 
     def _stopped(self, *, clean: bool) -> Ending:
         # Slurm's warning before the time limit ends a run like SIGTERM.
@@ -360,6 +365,7 @@ class Supervisor:
             self._interrupted = True
         if self._signal is None:
             self._signal, self._signal_at = number, time.monotonic()
+            self._nodes.tell(ASKED, 128 + number)
         elif time.monotonic() - self._signal_at < _SENT_TOGETHER:
             self._signal = min(self._signal, number, key=_STOPS.index)
 
@@ -395,11 +401,12 @@ class Supervisor:
                     trainer.stop()
             elif problem := self._nodes.problem():
                 self._reporter.say(
-                    f"{problem} Training ends here as well. To resume, on all nodes: {self._plan.resume}"
+                    f"{problem} Training ends here too. To resume, on each node with its rank: {self._plan.resume}"
                 )
-                trainer.end(_HUNG_STOP_SECONDS)
+                trainer.end(self._limits.stop_timeout if self._nodes.orderly else _LOST_STOP_SECONDS)
                 self._trainer = None
-                return Ending(1)
+                code, orderly = how_it_ended(self._plan.logs, trainer.poll() or 1)[0], self._nodes.orderly
+                return Ending(code if orderly or 0 < code < 128 else 1, self._asked(), orderly)
             else:
                 self._serving.check()
                 limit = self._limits.step_timeout
@@ -415,6 +422,8 @@ class Supervisor:
             return Ending(0, self._signal, clean=True)
         if self._signal is not None:
             return self._stopped(clean=code > 128)
+        if orderly and code > 128:
+            return Ending(code, clean=True)  # a process of another node was asked to stop
         if self._serving.explains_failure():
             self._reporter.say(f"training ended with exit code {code} because its vLLM server was gone.")
             return self._resume()

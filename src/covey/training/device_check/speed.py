@@ -71,10 +71,9 @@ def measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str, 
 
 def _measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str, Any]:
     from transformers import AutoTokenizer, PrinterCallback
-    from trl import GRPOTrainer as TRLGRPOTrainer
 
     from covey.training.trl.step_timer import StepTimer
-    from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
+    from covey.training.trl.trainer import GRPOConfig, GRPOTrainer, TRLGRPOTrainer
 
     gpu = device.type == "cuda"
     tokenizer = AutoTokenizer.from_pretrained(STARTER_PATH, padding_side="left")

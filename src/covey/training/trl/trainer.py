@@ -65,7 +65,7 @@ from covey.training.trl.sampled_scoring import SampledScoring, scoring_temperatu
 from covey.training.trl.tool_loop import TrainerEpisodes
 from covey.training.trl.vllm import patched_engine
 
-__all__ = ["GRPOConfig", "GRPOTrainer"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "TRLGRPOTrainer"]
 
 
 logger = logging.getLogger(__name__)
