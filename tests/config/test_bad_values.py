@@ -144,7 +144,9 @@ def test_every_name_on_the_command_line(part: int) -> None:
         try:
             check_names(compose([word]).config)
         except CoveyError as error:
-            known = table()[name].key if name in table() else None  # two keys that disagree are named as Covey calls them
+            known = (
+                table()[name].key if name in table() else None
+            )  # two keys that disagree are named as Covey calls them
             own = (known or name).rpartition(".")[2]
             check_paragraph(error, word[:200], "override", name.rpartition(".")[2], own, "model.name=", *SET_BY_OTHERS)
 
