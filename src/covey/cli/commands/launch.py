@@ -62,13 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
             "A sweep cannot be planned or submitted as a single run: `covey train --multirun … "
             "hydra/launcher=submitit_slurm` submits each of its runs as a Slurm job, and compares them at the end."
         )
-    if (
-        (size := os.environ.get("WORLD_SIZE", "1")) != "1"
-        and not (
-            "PET_NNODES" in os.environ and "LOCAL_RANK" not in os.environ  # of a pod, for its launcher
-        )
-        and not planned
-    ):
+    of_pod = "PET_NNODES" in os.environ and "LOCAL_RANK" not in os.environ  # for its launcher
+    if (size := os.environ.get("WORLD_SIZE", "1")) != "1" and not of_pod and not planned:
         raise ConfigError(
             f"`covey launch` starts training processes of its own, but WORLD_SIZE={size} says that this is one of "
             "several that were started together. Run it by itself, or run `covey train` in their place."
