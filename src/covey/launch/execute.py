@@ -161,7 +161,7 @@ def _write(config: Config, plan: LaunchPlan) -> None:
     shutil.rmtree(plan.logs / TORCH_LOGS, ignore_errors=True)
     if plan.accelerate is not None:
         write_atomically(plan.accelerate_file, yaml.safe_dump(dict(plan.accelerate), sort_keys=False))
-    if plan.server is not None and plan.server.is_ours and not plan.key_file.exists():
+    if plan.server is not None and plan.server.is_ours and ENGINE_KEY not in os.environ and not plan.key_file.exists():
         write_private(plan.key_file, secrets.token_urlsafe(32))
     write_private(plan.config_file, to_yaml(named))
 
@@ -172,7 +172,7 @@ def _with_secrets(config: Config, plan: LaunchPlan) -> LaunchPlan:
     if plan.server is None or not plan.server.is_ours:
         return plan
     try:
-        key = {ENGINE_KEY: plan.key_file.read_text(encoding="utf-8")}
+        key = {ENGINE_KEY: os.environ.get(ENGINE_KEY) or plan.key_file.read_text(encoding="utf-8")}
     except FileNotFoundError:
         raise LaunchError(
             f"{plan.key_file} is gone: the run ended on its first node before this node started."

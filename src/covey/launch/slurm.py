@@ -26,7 +26,9 @@ _SMALL_MODEL = 500e6  # bytes
 _GPUS_FOR_EXAMPLE = 7
 
 
-def render(config: Config, run_name: str, gpus: int, command: Sequence[str], folder: Path) -> str:
+def render(
+    config: Config, run_name: str, gpus: int, command: Sequence[str], folder: Path, content: str = "", file: str = ""
+) -> str:
     """The job's script.
 
     Args:
@@ -34,6 +36,8 @@ def render(config: Config, run_name: str, gpus: int, command: Sequence[str], fol
         gpus: GPUs per node.
         command: the command that every node runs.
         folder: the working directory, which relative paths in the config start from.
+        content: of a config file that the script writes first.
+        file: that file, as the command names it.
     """
     import jinja2
 
@@ -45,6 +49,10 @@ def render(config: Config, run_name: str, gpus: int, command: Sequence[str], fol
         setup=config.launch.slurm.setup,
         nodes=config.launch.nodes,
         cpus=config.launch.slurm.cpus,
+        image=config.launch.image,
+        volume=config.launch.volume,
+        content=content,
+        file=file,
         command=shlex.join(command),
     )
 

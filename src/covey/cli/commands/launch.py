@@ -1,4 +1,4 @@
-"""`covey launch`: start a run with all its processes, here or as a Slurm job, and supervise it."""
+"""`covey launch`: start a run with all its processes, here, as a Slurm job or on Ray, and supervise it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "launch",
-        help="train on several GPUs or machines, or through Slurm",
+        help="train on several GPUs or machines, through Slurm or Ray",
         description=(
             "Train as `covey train` does, with as many processes as there are GPUs, a vLLM server where the config "
             "asks for one, and supervision: a process that dies is restarted, or ends the run."
@@ -38,7 +38,12 @@ def add_parser(commands: Any) -> None:
         help="print the plan as a picture, and how busy sampling and learning would be",
     )
     parser.add_argument("--times", metavar="RUN", help="with --plan: take the times of this run, which may be running")
-    parser.add_argument("--slurm", action="store_true", help="submit the run as a Slurm job (launch.slurm.*)")
+    parser.add_argument("--slurm", action="store_true", help="submit it as a Slurm job: launch.backend=slurm")
+    parser.add_argument(
+        "--render",
+        choices=("skypilot", "slurm"),
+        help="print the run as a manifest that holds its whole config (launch.image, launch.volume); start nothing",
+    )
     parser.add_argument("--multirun", "-m", action="store_true", help="a sweep, as with `covey train --multirun`")
     add_json(parser, "with --plan: print the plan as JSON, for scripts")
     parser.set_defaults(run=run, supervised=False)
@@ -51,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--times goes with --plan, which prints what these times promise: `covey launch --plan`.")
     if arguments.as_json and not arguments.plan and not sweep:
         raise ConfigError("--json goes with --plan, which it replaces; --dry-run prints the whole plan as YAML.")
-    planned = arguments.dry_run or arguments.plan
+    planned = arguments.dry_run or arguments.plan or arguments.render
     if arguments.cfg or arguments.info or (sweep and not arguments.slurm and not planned):
         from covey.cli.commands import train
 
@@ -78,6 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
     config_arguments.check_registered(config)
     config_arguments.print_notes(composed)
     config_arguments.print_without_effect(composed)
+    backend = config.launch.backend
+    if arguments.slurm and backend == "ray":
+        raise ConfigError("--slurm and launch.backend=ray contradict each other: leave one out.")
     name = config_arguments.default_name(request.source, [config])
     job = job_id()
     if job is not None:  # a job that was pre-empted must find its run again
@@ -92,7 +100,13 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print(as_table(plan, config, times, machine.cpus), end="")
         return 0
-    if arguments.slurm:
+    if arguments.render:
+        from covey.config.secrets import redact
+        from covey.launch.manifests import render
+
+        print(redact(render(config, name, machine, arguments.render)), end="")
+        return 0
+    if arguments.slurm or backend == "slurm":
         return _as_job(arguments, composed, name, machine)
     if arguments.dry_run:
         from covey.config.secrets import redact
@@ -118,6 +132,10 @@ def _start(arguments: argparse.Namespace, config: Config, name: str, machine: Ma
         config = dataclasses.replace(config, resume="auto", overwrite=False)
     else:
         config_arguments.check_run(config)
+    if config.launch.backend == "ray":
+        from covey.launch.on_ray import run_on_ray
+
+        return run_on_ray(config, name, resume)
     seat = this_seat(config)
     if seat.nodes > 1 and config.run_name is None and job_id() is None:
         raise ConfigError(f"launch.nodes={seat.nodes}: set run_name=NAME, the same on all nodes, by which they meet.")
@@ -192,6 +210,8 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
             "launch.slurm.options=--export=… keeps from it: write --export=ALL,…, or log in on the nodes instead."
         )
     words = without_words([word for word in arguments.given[1:] if word not in ("--slurm", "--dry-run")])
+    if config.launch.backend != "local":
+        words.append("launch.backend=local")
     if config.run_name is None:
         words.append(f"run_name={name}")
     if config.launch.gpus is None:  # the login node's GPUs tell nothing about the nodes

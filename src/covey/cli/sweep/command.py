@@ -14,7 +14,14 @@ from covey.advice import command
 from covey.cli.config_arguments import Request, make_console
 from covey.cli.json_output import print_json
 from covey.cli.sweep.display import SweepDisplay, as_table
-from covey.cli.sweep.launch import SweepLaunchError, check_hydra, check_launcher, is_default_launcher, launch
+from covey.cli.sweep.launch import (
+    SweepLaunchError,
+    check_hydra,
+    check_launcher,
+    is_default_launcher,
+    launch,
+    launch_on_ray,
+)
 from covey.cli.sweep.plan import SweepPlan, make_plan
 from covey.cli.sweep.runner import COMMAND, JobRunner, describe_end
 from covey.config import to_yaml
@@ -65,7 +72,10 @@ def run_sweep(
             # Ctrl-C and SIGTERM end the running job with a checkpoint, and the sweep.
             stopping = signal_handler(STOPS, runner.stop)
             with stopping, SweepDisplay(plan.directory, plan.sweep, list(plan.configs), console):
-                if plan.to_run:
+                first = next(iter(plan.configs.values()))
+                if plan.to_run and first.launch.backend == "ray":
+                    launch_on_ray(runner, first, plan.to_run, request.hydra)
+                elif plan.to_run:
                     launch(runner, plan.to_run, plan.directory.launcher, request.hydra, request.config_dirs)
         except SweepLaunchError as error:
             launch_error = error

@@ -1,4 +1,4 @@
-"""Launching jobs with Hydra: one after the other here, or wherever a launcher plug-in runs them."""
+"""Launching jobs: with Hydra one after the other here, or wherever a launcher plug-in runs them; or on Ray."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 
 from covey.advice import install
+from covey.config import Config
 from covey.config.compose.group_files import CONF
 from covey.errors import ConfigError, CoveyError, one_line
+from covey.launch.machine import LaunchError
 
 _ALLOWED = ("hydra/launcher", "hydra.launcher.", "hydra.job.env_set.", "hydra.job.env_copy")
 _ELSEWHERE = {
@@ -52,6 +54,18 @@ def check_launcher(hydra_words: Sequence[str], config_dirs: Sequence[str]) -> No
     """Raise a `ConfigError` unless the launcher is installed and knows its settings."""
     with _hydra_app(hydra_words) as hydra:
         hydra.compose_config(None, _overrides(hydra_words, config_dirs), run_mode=RunMode.MULTIRUN)
+
+
+def launch_on_ray(task: Callable[[Any], Any], config: Config, numbers: Sequence[int], hydra: Sequence[str]) -> None:
+    """Call `task` as `launch` does, in a task of a Ray cluster for every number."""
+    from covey.launch.on_ray import run_jobs
+
+    if not is_default_launcher(hydra):
+        raise ConfigError("launch.backend=ray and hydra/launcher=… both say where the sweep's jobs run: leave one out.")
+    try:
+        run_jobs(task, numbers, config)
+    except LaunchError as error:
+        raise SweepLaunchError(str(error)) from error
 
 
 def launch(

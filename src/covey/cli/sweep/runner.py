@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from covey.config.secrets import environment_of_job
-from covey.runlog.sweep import FAILED, FINISHED, STOPPED, JobState, SweepDirectory, SweepJob
+from covey.launch.supervise import RESUMED
+from covey.runlog.sweep import FAILED, FINISHED, RUNNING, STOPPED, JobState, SweepDirectory, SweepJob
 from covey.workers.signals import STOPS, signal_handler
 
 COMMAND = (sys.executable, "-m", "covey.cli.main", "train")
@@ -43,11 +44,12 @@ class JobRunner:
         state = self._directory.state(job)
         if self.stopped_by is not None:
             return state.state
+        again = RESUMED if state.state == RUNNING else ()  # its process was lost with its machine
         state = state.started()
         self._directory.write_state(job, state)
         code: int | None = None
         try:
-            code = self._run(job, sweep.directory)
+            code = self._run(job, sweep.directory, again)
         finally:  # also when a cluster's signal ends this process, and the job with it
             state = state.ended(self._end_state(job, code), code)
             self._directory.write_state(job, state)
@@ -64,11 +66,11 @@ class JobRunner:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_child": None}  # a copy for another machine has no process here
 
-    def _run(self, job: SweepJob, folder: str) -> int:
+    def _run(self, job: SweepJob, folder: str, overrides: Sequence[str]) -> int:
         # Its own process group: a terminal's Ctrl-C must reach it only once, from here; a second one interrupts it.
         with self._directory.output(job).open("ab") as output, _ignoring_slurm_signals():
             self._child = subprocess.Popen(
-                [*self._command, "--config", str(self._directory.config(job))],
+                [*self._command, "--config", str(self._directory.config(job)), *overrides],
                 cwd=folder,
                 env={**environment_of_job(job.number), "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,

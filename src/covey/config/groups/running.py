@@ -275,6 +275,8 @@ class LaunchConfig(Group):
 
     PREFIX: ClassVar[str] = "launch."
 
+    backend: str = option("local", choices=("local", "slurm", "ray"))
+    """Where `covey launch` starts the run: on this machine, as a Slurm job (as `--slurm` does), or on a Ray cluster."""
     gpus: int | None = option(None, low=0, high=1024)
     """GPUs per node; null takes as many as this machine has, 0 none."""
     nodes: int = option(1, low=1, high=4096)
@@ -283,8 +285,10 @@ class LaunchConfig(Group):
     """Which of several nodes this is, from 0; null takes it from the variables of torchrun, SkyPilot or Slurm."""
     master: str | None = option(None, live="launch.nodes > 1")
     """Address of node 0, `HOST` or `HOST:PORT`, with several nodes; null takes it from these variables."""
-    start_timeout: float = option(600.0, above=0, high=MAX_SECONDS, live="launch.nodes > 1")
-    """Seconds that several nodes wait for each other at the start."""
+    start_timeout: float = option(600.0, above=0, high=MAX_SECONDS, live="launch.nodes > 1 or launch.backend == 'ray'")
+    """Seconds that several nodes wait for each other at the start, and that Ray has to provide them."""
+    node_restarts: int = option(0, low=0, live="launch.backend == 'ray'")
+    """How often the run is placed again on Ray and resumed after a node was lost."""
     num_processes: int | None = option(None, low=1, high=1024)
     """Training processes per node; null means one for each GPU not used by a vLLM server, or one without GPUs."""
     vllm_model: str | None = option(None, live=_OF_OUR_SERVER)
@@ -314,5 +318,20 @@ class LaunchConfig(Group):
     a weight sync: beyond it the run stops. Null means 0.001 where both compute in float32, else 0.1."""
     log_dir: str = "logs"
     """Folder for the logs of the launcher, the server, the training processes and Slurm."""
+    image: str | None = None
+    """Container image that `--render` writes into a manifest."""
+    volume: str | None = None
+    """Shared storage that `--render` writes into a manifest, `NAME:/PATH`, with the path where the run finds it;
+    relative folders of the run are put there."""
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     """What a Slurm job requests."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image is not None and not re.fullmatch(r"\S+", self.image):
+            raise BadKeyError("launch.image", f"={show(self.image)} must be one word, such as registry/name:tag.")
+        if self.volume is not None and not re.fullmatch(r"[^:\s]+:/[^:\s]*", self.volume):
+            raise BadKeyError(
+                "launch.volume",
+                f"={show(self.volume)} must be NAME:/PATH: the storage, and where the run finds it.",
+            )
