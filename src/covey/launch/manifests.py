@@ -9,7 +9,7 @@ import yaml
 
 from covey.config import Config, to_yaml
 from covey.config.compose.build import flatten
-from covey.config.secrets import for_children
+from covey.config.secrets import for_children, redact
 from covey.errors import ConfigError
 from covey.launch.machine import Machine
 from covey.launch.plan import make_plan
@@ -50,7 +50,7 @@ def render(config: Config, run_name: str, machine: Machine, kind: str) -> str:
     file = _FILE.format(name=plan.run.name)
     words = ["covey", "launch", "--config", file, "resume=auto", "overwrite=false"]
     if kind == "slurm":
-        return job_script(given, plan.run.name, plan.gpus, words, Path.cwd(), to_yaml(given), file)
+        return redact(job_script(given, plan.run.name, plan.gpus, words, Path.cwd(), to_yaml(given), file))
     if config.training.push_to_hub:
         secret.append("HF_TOKEN")
     if "wandb" in flatten(config)["training.report_to"]:

@@ -101,10 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(as_table(plan, config, times, machine.cpus), end="")
         return 0
     if arguments.render:
-        from covey.config.secrets import redact
         from covey.launch.manifests import render
 
-        print(redact(render(config, name, machine, arguments.render)), end="")
+        print(render(config, name, machine, arguments.render), end="")
         return 0
     if arguments.slurm or backend == "slurm":
         return _as_job(arguments, composed, name, machine)
