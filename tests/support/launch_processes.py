@@ -41,12 +41,12 @@ def launcher(folder: Path, options: dict[str, Any]) -> int:
     if options.get("both"):  # each trains, in a run directory of its own
         words = (*me, "trainer", str(folder / "run1"), str(options.get("steps", 5)), options.get("trainer", "good"))
         processes.append(Process("trainer", 1, (), words, environment, logs / "trainer-1.log"))
-    server = None
+    servers: tuple[Server, ...] = ()
     if options.get("server"):
-        server = Server(f"http://127.0.0.1:{port}", "127.0.0.1", port, port + 1, "m", is_ours=True)
+        servers = (Server(f"http://127.0.0.1:{port}", "127.0.0.1", port, port + 1, "m", is_ours=True),)
         command = (*me, "server", str(port), options["server"])
         processes.insert(0, Process("server", int(separate), (), command, {}, logs / "server.log"))
-    plan = LaunchPlan(run, logs, 1 + separate, 0, 1, tuple(processes), server, None, ())
+    plan = LaunchPlan(run, logs, 1 + separate, 0, 1, tuple(processes), servers, None, ())
     become_subreaper()
     protect_streams()  # as every command does
     with LaunchConsole(logs / f"launcher-{node}.log") as console:

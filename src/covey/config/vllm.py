@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from covey.config.groups.training import training_fields
+from covey.config.groups.training import TrainingConfig, training_fields
 from covey.config.schema import Config
 
 LOCAL_HOSTS = ("0.0.0.0", "127.0.0.1", "localhost", "::", "::1")  # the first is TRL's default, for this machine
@@ -33,6 +33,17 @@ def server_where_addressed(values: Mapping[str, Any]) -> list[str]:
         return []
     training["vllm_mode"] = "server"
     return [f"training.vllm_mode=server, as training.{named[0]}={training[named[0]]} is the address of a server"]
+
+
+SERVERS = "COVEY_VLLM_SERVERS"
+"""Environment variable of training processes: the addresses of the launcher's vLLM servers, where there are several; a
+space between them."""
+
+
+def server_addresses(training: TrainingConfig) -> list[str]:
+    """The addresses of somebody else's servers in `vllm_server_base_url`."""
+    given = training.vllm_server_base_url
+    return [url.rstrip("/") for url in ([given] if isinstance(given, str) else given or [])]
 
 
 def is_elsewhere(config: Config) -> bool:

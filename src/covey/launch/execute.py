@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -106,7 +107,8 @@ def execute(config: Config, run_name: str, machine: Machine, seat: Seat, resume:
         nodes = Nodes(seat, plan.logs, console.waiting)
         named = dataclasses.replace(config, launch=dataclasses.replace(config.launch, node_rank=None, master=None))
         settings = f"{to_yaml(named)}GPUs: {plan.gpus}\n"
-        place, ports = nodes.meet(Ports.of(config), settings, config.launch.start_timeout)
+        most = max(Counter(process.node for process in plan.processes if process.name == SERVER).values(), default=1)
+        place, ports = nodes.meet(Ports.of(config), settings, config.launch.start_timeout, most)
         plan = make_plan(config, run_name, machine, place, ports)
         plan = dataclasses.replace(plan.with_environment(TRAINER, {RESUME_COMMAND: resume}), resume=resume)
         notes = (*plan.notes, *check_plan(config, plan, machine))

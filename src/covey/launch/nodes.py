@@ -146,13 +146,14 @@ class Nodes:
         self.orderly = False
         """Whether training can still stop with a checkpoint, when there is a `problem`."""
 
-    def meet(self, ports: Ports, settings: str, seconds: float) -> tuple[Place, Ports]:
+    def meet(self, ports: Ports, settings: str, seconds: float, servers: int = 1) -> tuple[Place, Ports]:
         """Wait until all nodes are there, and on all but the first until that has called `begin`.
 
         Args:
             ports: those wanted.
             settings: the config as text, which must be the same on all nodes.
             seconds: how long to wait.
+            servers: most vLLM servers on a node.
 
         Returns:
             The addresses of the nodes, and ports that are free on those that use them.
@@ -160,11 +161,14 @@ class Nodes:
         Raises:
             LaunchError: a node did not come in time, has other settings or another version, or came twice.
         """
-        seat, server = self._seat, free_port(ports.server)
-        group = free_port(ports.group, {server})
+        seat, own = self._seat, list[int]()
+        for _ in range(servers):
+            own.append(free_port(own[-1] + 1 if own else ports.server, own))
+        group = free_port(ports.group, own)
         if seat.nodes == 1:
-            return Place(), Ports(server, group, free_port(seat.port or _MAIN_PORT, {server, group}))
-        mine = {"number": self._number, "version": __version__, "settings": settings, "server": server, "group": group}
+            main = free_port(seat.port or _MAIN_PORT, {*own, group})
+            return Place(), Ports(own[0], group, main, (tuple(own),))
+        mine = {"number": self._number, "version": __version__, "settings": settings, "servers": own, "group": group}
         self._folder.mkdir(parents=True, exist_ok=True)
         for file in self._folder.glob("[!.]*") if seat.rank == 0 else ():
             file.unlink(missing_ok=True)  # of an earlier attempt
@@ -189,7 +193,7 @@ class Nodes:
             raise LaunchError(f"The rendezvous is at port {agreed['main']} of node 0, and here {seat.port} is given.")
         self._agreed, master = agreed, seat.master or agreed["hosts"][0]
         return Place(seat.rank, (master, *agreed["hosts"][1:])), Ports(
-            agreed["server"], agreed["group"], agreed["main"]
+            agreed["servers"][-1][0], agreed["group"], agreed["main"], tuple(map(tuple, agreed["servers"]))
         )
 
     def begin(self) -> None:
@@ -217,8 +221,8 @@ class Nodes:
             "hosts": [master, *(other["host"] for other in there[1:])],
             "numbers": [other["number"] for other in there],
             "main": seat.port or free_port(start),
-            "server": there[-1]["server"],
-            "group": there[-1]["group"],
+            "servers": [other["servers"] for other in there],
+            "group": mine["group"],  # the trainer's, which the servers connect to
         }
 
     def _join(self, mine: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ near. `covey.launch.overview.suggested` is the split with the shortest rounds.
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,60 +16,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import yaml
-
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
-from covey.config.groups.training import training_fields
 from covey.config.vllm import colocated_share, tensor_parallel_sizes
-from covey.errors import ConfigError
 from covey.launch.plan import MEMORY_SHARE, SERVER, TRAINER, LaunchPlan, Process, server_dtype
+from covey.launch.servers import Measured, Split
 from covey.model.load import read_model_config, tensor_parallel_choices
 from covey.model.memory import estimate_memory, gigabytes
-from covey.runlog import names, read_metrics
-from covey.runlog.directory import RunDirectory
-from covey.runlog.overlap import Expected, Round, expected, measured_rounds
+from covey.runlog.overlap import Expected, expected
 
 STALENESS = (0, 1, 2, 4)
 """The values that the table shows, besides the run's own."""
 _HEADING = ("sampling GPUs", "learning GPUs", "staleness", "s a round", "speed", "sampling busy", "learning busy", "")
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """GPUs that sample and GPUs that learn; processes without GPUs count as one each."""
-
-    sampling: int
-    learning: int
-    shared: bool = False
-    """Whether they are the same ones, in turns."""
-
-    def scaled(self, rounds: Sequence[Round], measured: Split) -> list[Round]:
-        """What rounds that were measured with another split take with this one."""
-        faster, learns = self.sampling / measured.sampling, self.learning / measured.learning
-        return [Round(one.generation / faster, one.learning / learns, one.sync) for one in rounds]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The times of a run."""
-
-    run: Path
-    rounds: list[Round]
-    split: Split | None
-    """Where it ran; None if its files do not say."""
-    on_gpus: bool
-
-    @classmethod
-    def of(cls, folder: Path) -> Measured:
-        """Read a finished or running run. Raises a `CoveyError` if there is no such run, or it has finished no step."""
-        run = RunDirectory(folder)
-        rows = read_metrics(run.metrics)
-        rounds = measured_rounds(rows)
-        if not rounds:
-            raise ConfigError(f"{run.metrics} has no step with {names.GENERATION_TIME} yet: wait for the first ones.")
-        on_gpus = any(names.DEVICE_MEMORY in row for row in rows)
-        return cls(folder, rounds, _split_of(run) if on_gpus else Split(1, 1), on_gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +50,7 @@ def split_of(plan: LaunchPlan, config: Config) -> Split:
         return Split(len(plan.sampling) or plan.num_processes, plan.num_processes, shared=not plan.sampling)
     if not plan.server.is_ours:
         return Split(1, plan.num_processes)  # whatever it has, it keeps
-    return Split(int(config.training.vllm_tensor_parallel_size), plan.num_processes)
+    return Split(int(config.training.vllm_tensor_parallel_size) * len(plan.servers), plan.num_processes)
 
 
 def suggested(measured: Measured, plan: LaunchPlan, config: Config, own: Split) -> Split:
@@ -106,7 +63,7 @@ def suggested(measured: Measured, plan: LaunchPlan, config: Config, own: Split) 
         measured: a run's times.
     """
     sizes = tensor_parallel_choices(config, plan.gpus - (plan.nodes == 1))
-    if plan.server is not None and not plan.server.is_ours:
+    if plan.server is not None and (not plan.server.is_ours or len(plan.servers) > 1):
         return own
     learning = (plan.nodes - 1) * plan.gpus if plan.nodes > 1 else plan.gpus
     found = [Split(size, learning - (0 if plan.nodes > 1 else size)) for size in sizes]
@@ -166,10 +123,14 @@ def as_table(plan: LaunchPlan, config: Config, times: Path | None, cpus: int) ->
 
 def _role(process: Process, plan: LaunchPlan, config: Config) -> str:
     if process.name == SERVER or plan.server is not None:
-        return "samples (vLLM server)" if process.name == SERVER else "learns"
+        return f"samples ({_counted(plan)})" if process.name == SERVER else "learns"
     if plan.sampling:
         return f"learns; its rollout process samples on {plan.sampling[0]}"
     return "samples in a process of its own, and learns" if config.training.staleness else "samples and learns in turns"
+
+
+def _counted(plan: LaunchPlan) -> str:
+    return "vLLM server" if len(plan.servers) == 1 else f"{len(plan.servers)} vLLM servers"
 
 
 def _picture(plan: LaunchPlan) -> list[str]:
@@ -177,7 +138,9 @@ def _picture(plan: LaunchPlan) -> list[str]:
     of_node = plan.num_processes // sum(process.name == TRAINER for process in plan.processes)
 
     def boxes(node: int) -> str:
-        here = {process.name: len(process.gpus) for process in plan.on(node)}
+        here = dict.fromkeys((one.name for one in plan.on(node)), 0)
+        for process in plan.on(node):
+            here[process.name] += len(process.gpus)
         beside = len(plan.sampling) if plan.server is None and node == 0 else 0
         trains = (here[TRAINER] or of_node) if TRAINER in here else 0
         samples = max(here[SERVER], 1) if SERVER in here else beside
@@ -292,28 +255,6 @@ def _advice(plan: LaunchPlan, best: Split, own: Split, staleness: int, cpus: int
         words += ["training.use_vllm=true", "training.vllm_mode=server"] if plan.server is None else []
         words += [f"training.vllm_tensor_parallel_size={best.sampling}"]
     return [f"Suggested: {' '.join(words)}. It takes both sides to be as many times faster as they have GPUs."]
-
-
-def _split_of(run: RunDirectory) -> Split | None:
-    """Where a run with GPUs ran, by its config and its number of processes."""
-    try:
-        processes = int(json.loads(run.environment.read_bytes())["processes"])
-        training = yaml.safe_load(run.config.read_text(encoding="utf-8")).get("training") or {}
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        yaml.YAMLError,
-    ):  # of an older version, or damaged
-        return None
-    values = {name: training.get(name, field.default) for name, field in training_fields().items()}
-    if not values["use_vllm"] and values["staleness"]:
-        return Split(1, processes)
-    if not values["use_vllm"] or values["vllm_mode"] != "server":
-        return Split(processes, processes, shared=True)
-    return Split(int(values["vllm_tensor_parallel_size"]), processes)
 
 
 def _columns(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

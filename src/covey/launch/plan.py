@@ -1,8 +1,8 @@
 """The launch plan: a pure function of the config and the machines, with the command of a run's vLLM server.
 
-On one node a vLLM server takes the last GPUs and training the others. On several, the last node serves and the others
-train, since accelerate needs the same number of training processes on each. With `training.staleness` and Covey's own
-engine, the first node's last GPU is left to the process that samples.
+On one node vLLM servers take the last GPUs and training the others. On several, the last nodes serve and the others
+train, or a part of each serves (`servers.py`), since accelerate needs the same number of training processes on each.
+With `training.staleness` and Covey's own engine, the first node's last GPU is left to the process that samples.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,18 @@ from covey.config.vllm import (
     LARGE_SHARE,
     LOCAL_HOSTS,
     SAMPLING_GPU,
+    SERVERS,
     colocated_share,
     is_elsewhere,
     leaves_place_open,
     samples_in_own_process,
     served_rank,
+    server_addresses,
 )
 from covey.errors import ConfigError
 from covey.launch.accelerate import accelerate_config
 from covey.launch.machine import FINISH_FILE, STACKS_FILE, Machine, Place
+from covey.launch.servers import AUTO, counted_gpus, placed_servers, resolved, why_no_place, with_servers
 from covey.model.load import check_tensor_parallel, resolve_model, tensor_parallel_choices
 from covey.model.starter import STARTERS
 from covey.runlog.directory import Inside
@@ -60,25 +63,23 @@ class Server:
         return f"{self.url}/health"
 
     @classmethod
-    def of(cls, config: Config, host: str, port: int, group_port: int) -> Server | None:
-        """The server that the config asks for; None for generation in the training processes.
+    def of(cls, config: Config, places: Sequence[tuple[str, int]], group_port: int) -> tuple[Server, ...]:
+        """The servers that the config asks for; none for generation in the training processes.
 
         Args:
-            host: the address of the node that serves.
-            port: a free port there, in case the config's is taken.
+            places: for each of the launcher's, the address of its node and a free port there.
             group_port: another one, for the weight sync.
         """
         training = config.training
         if not training.use_vllm or training.vllm_mode != "server":
-            return None
+            return ()
         model = config.launch.vllm_model or config.model.name
-        if training.vllm_server_base_url is not None:
-            url = training.vllm_server_base_url.rstrip("/")
-            return cls(url, url, 0, int(training.vllm_group_port), model, is_ours=False)
-        if training.vllm_server_host not in LOCAL_HOSTS:
-            host, port = training.vllm_server_host, int(training.vllm_server_port)
-            return cls(f"http://{host}:{port}", host, port, int(training.vllm_group_port), model, is_ours=False)
-        return cls(f"http://{host}:{port}", host, port, group_port, model, is_ours=True)
+        urls = server_addresses(training)
+        if not urls and training.vllm_server_host not in LOCAL_HOSTS:
+            urls = [f"http://{training.vllm_server_host}:{training.vllm_server_port}"]
+        if urls:
+            return tuple(cls(url, url, 0, int(training.vllm_group_port), model, is_ours=False) for url in urls)
+        return tuple(cls(f"http://{host}:{port}", host, port, group_port, model, is_ours=True) for host, port in places)
 
 
 def placed(config: Config, gpus: int) -> tuple[Config, list[str]]:
@@ -89,6 +90,8 @@ def placed(config: Config, gpus: int) -> tuple[Config, list[str]]:
         gpus: GPUs of every node.
     """
     training, tensor = config.training, int(config.training.vllm_tensor_parallel_size)
+    if isinstance(training.vllm_servers, int):
+        tensor *= int(training.vllm_servers) if config.launch.nodes == 1 else 1
     if leaves_place_open(config):
         if config.model.reasoning_vocab_size:
             return config, ["vLLM shares the training GPUs: a server cannot start with the reasoning vocabulary."]
@@ -158,11 +161,17 @@ class Ports:
     """For the weight sync between trainer and server."""
     main: int = 29500
     """For the rendezvous of the training processes."""
+    by_node: tuple[tuple[int, ...], ...] = ()
+    """For several servers, of each node; empty for those that follow `server`."""
 
     @classmethod
     def of(cls, config: Config) -> Ports:
         """The config's ports."""
         return cls(int(config.training.vllm_server_port), int(config.training.vllm_group_port))
+
+    def of_server(self, node: int, number: int) -> int:
+        """That of the `number`-th server of a node."""
+        return self.by_node[node][number] if self.by_node else self.server + number
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,8 @@ class Process:
     environment: Mapping[str, str]
     """Variables added to the launcher's environment."""
     log: Path
+    number: int = 0
+    """Of a server, in the order of `LaunchPlan.servers`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +203,8 @@ class LaunchPlan:
     num_processes: int
     """Training processes, over all nodes."""
     processes: tuple[Process, ...]
-    server: Server | None
-    """The vLLM server, whoever starts it."""
+    servers: tuple[Server, ...]
+    """The vLLM servers, whoever starts them."""
     accelerate: Mapping[str, Any] | None
     """The accelerate config; None where one process trains without accelerate's launcher."""
     overrides: tuple[str, ...]
@@ -212,6 +223,11 @@ class LaunchPlan:
     key_file = Inside("engine-key", "logs")
     """The vLLM server's API key, from the first node for the others; deleted at the end of the run."""
 
+    @property
+    def server(self) -> Server | None:
+        """The first vLLM server, if there is any; all of them are alike."""
+        return self.servers[0] if self.servers else None
+
     def with_environment(self, name: str, variables: Mapping[str, str]) -> LaunchPlan:
         """A copy with more variables for the processes of this name: secrets, which a printed plan must not contain."""
         return replace(
@@ -223,13 +239,26 @@ class LaunchPlan:
         )
 
     def on(self, node: int) -> tuple[Process, ...]:
-        """The processes of one node: the server first, since training waits for it."""
+        """The processes of one node: the servers first, since training waits for them."""
         return tuple(process for process in self.processes if process.node == node)
 
 
 def training_processes(config: Config, machine: Machine) -> int:
     """The number of training processes over all nodes; a `ConfigError` if they do not fit the GPUs."""
+    config = _with_number(config, machine)[0]
     return _Layout.of(placed(config, len(_gpus_for(config, machine)))[0], machine).total
+
+
+def _with_number(config: Config, machine: Machine, run_name: str = "") -> tuple[Config, list[str]]:
+    """The config with a number of servers, where `auto` has one to choose."""
+    training = config.training
+    if (
+        not training.use_vllm
+        or is_elsewhere(config)
+        or not (training.vllm_mode == "server" or leaves_place_open(config))
+    ):
+        return (config, []) if training.vllm_servers != AUTO else (with_servers(config, 1), [])
+    return resolved(config, machine, None, Path(config.output_dir) / (config.run_name or run_name))
 
 
 def make_plan(
@@ -254,22 +283,31 @@ def make_plan(
         ConfigError: GPUs, processes, mesh and vLLM settings are inconsistent.
     """
     given = config
-    config, notes = placed(given, len(_gpus_for(given, machine)))
+    config, chosen = _with_number(given, machine, run_name)
+    config, notes = placed(config, len(_gpus_for(config, machine)))
     layout = _Layout.of(config, machine)
     place, ports = place or _unnamed_hosts(config.launch.nodes), ports or Ports.of(config)
     name = config.run_name or run_name
     logs = Path(config.launch.log_dir) / name
-    server = Server.of(config, place.hosts[layout.server_node], ports.server, ports.group)
+    at = [(place.hosts[node], ports.of_server(node, number)) for node, number, _ in layout.servers]
+    servers = Server.of(config, at, ports.group)
     main_port = config.launch.main_process_port or ports.main
     spread = accelerate_config(config, layout.total, layout.train_nodes, place.hosts[0], main_port, bool(layout.gpus))
-    overrides = [] if config is given else [f"training.vllm_mode={config.training.vllm_mode}"]
+    overrides = (
+        []
+        if config.training.vllm_mode == given.training.vllm_mode
+        else [f"training.vllm_mode={config.training.vllm_mode}"]
+    )
     served: dict[str, int] = {}
-    if server is not None and server.is_ours:
-        served = {"server": server.port, "weight_sync": server.group_port}
+    ours = [server for server in servers if server.is_ours]
+    if ours:
+        served = {"server" if len(ours) == 1 else f"server_{n}": one.port for n, one in enumerate(ours)}
+        served["weight_sync"] = ours[0].group_port
         overrides += [
-            f"training.vllm_server_host={server.host}",
-            f"training.vllm_server_port={server.port}",
-            f"training.vllm_group_port={server.group_port}",
+            *([f"training.vllm_servers={len(ours)}"] if given.training.vllm_servers == AUTO else []),
+            f"training.vllm_server_host={ours[0].host}",
+            f"training.vllm_server_port={ours[0].port}",
+            f"training.vllm_group_port={ours[0].group_port}",
         ]
         if "vllm_server_timeout" not in config.training.values:  # the launcher restarts it for as long
             overrides.append(f"training.vllm_server_timeout={config.launch.server_timeout:g}")
@@ -280,19 +318,18 @@ def make_plan(
         gpus=len(layout.gpus),
         num_processes=layout.total,
         processes=(),
-        server=server,
+        servers=servers,
         accelerate=spread,
         overrides=tuple(overrides),
         ports=served if spread is None else {**served, "main_process": main_port},
-        notes=(*notes, *check_tensor_parallel(config), *layout.notes(config)),
+        notes=(*chosen, *notes, *check_tensor_parallel(config), *layout.notes(config)),
         sampling=layout.serving,
     )
-    processes = [
+    trainers = [
         _trainer(plan, node, layout, place, python, config.launch.stop_timeout) for node in range(layout.train_nodes)
     ]
-    if server is not None and server.is_ours:
-        processes.insert(0, _server(plan, server, layout, config, python))
-    return replace(plan, processes=tuple(processes))
+    serving = [_server(plan, number, layout, config, python) for number in range(len(ours))]
+    return replace(plan, processes=(*serving, *trainers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,11 +344,22 @@ class _Layout:
     per_node: int
     """Training processes of every training node."""
     train_nodes: int
-    server_node: int
+    servers: tuple[tuple[int, int, tuple[str, ...]], ...] = ()
+    """Of each vLLM server of ours its node, its number there, and its GPUs."""
 
     @property
     def total(self) -> int:
         return self.per_node * self.train_nodes
+
+    @property
+    def _at(self) -> set[int]:
+        """The nodes with servers."""
+        return {node for node, _, _ in self.servers}
+
+    @property
+    def _separate(self) -> bool:
+        """Whether those nodes do not train."""
+        return any(node >= self.train_nodes for node in self._at)
 
     @classmethod
     def of(cls, config: Config, machine: Machine) -> _Layout:
@@ -320,48 +368,66 @@ class _Layout:
         gpus = _gpus_for(config, machine)
         serves = bool(training.use_vllm) and training.vllm_mode == "server" and not is_elsewhere(config)
         beside = samples_in_own_process(config) and len(gpus) > 1
-        wanted = int(training.vllm_tensor_parallel_size) if serves and gpus else int(beside)
-        separate = serves and launch.nodes > 1
-        if wanted > len(gpus) or (wanted == len(gpus) and wanted and not separate):
-            raise ConfigError(_too_many_serve(wanted, len(gpus), separate))
-        serving = gpus[-wanted:] if wanted else ()
-        training_gpus = gpus if separate or not wanted else gpus[:-wanted]
+        size, count = int(training.vllm_tensor_parallel_size), int(training.vllm_servers) if serves else 0
+        servers: list[tuple[int, int, tuple[str, ...]]] = [(0, number, ()) for number in range(count)]
+        training_gpus, train_nodes = gpus[:-1] if beside else gpus, launch.nodes
+        if serves and not gpus and launch.nodes > 1:  # the last one serves
+            servers, train_nodes = [(launch.nodes - 1, number, ()) for number in range(count)], launch.nodes - 1
+        if serves and gpus:
+            found = placed_servers(config, len(gpus))
+            if found is None:
+                raise ConfigError(why_no_place(config, len(gpus)))
+            first = 0 if found.whole else len(gpus) - found.by_node[0] * size
+            servers = [
+                (node, number, gpus[start : start + size])
+                for node, of_node in enumerate(found.by_node)
+                for number, start in enumerate(range(len(gpus) - of_node * size, len(gpus), size))
+            ]
+            training_gpus = gpus if found.whole else gpus[:first]
+            train_nodes = launch.nodes - sum(map(bool, found.by_node)) if found.whole else launch.nodes
         per_node = launch.num_processes or max(len(training_gpus), 1)
         if training_gpus and per_node > len(training_gpus):
             raise ConfigError(
-                f"launch.num_processes={per_node} is more than the {_gpus(len(training_gpus))} of a node that "
+                f"launch.num_processes={per_node} is more than the {counted_gpus(len(training_gpus))} of a node that "
                 f"{'trains' if len(training_gpus) == 1 else 'train'}, and two processes on one GPU deadlock. "
                 f"Set it to {len(training_gpus)} or less, or leave it out."
             )
         layout = cls(
             gpus=gpus,
-            serving=serving,
+            serving=gpus[-1:]
+            if beside
+            else tuple(g for node, _, own in servers if node == servers[-1][0] for g in own),
             beside=beside,
             training=training_gpus[:per_node],
             per_node=per_node,
-            train_nodes=launch.nodes - separate,
-            server_node=launch.nodes - 1 if separate else 0,
+            train_nodes=train_nodes,
+            servers=tuple(servers),
         )
         layout._check(config)
         return layout
 
     def notes(self, config: Config) -> tuple[str, ...]:
         found = []
-        separate = self.server_node > 0
+        separate = self._separate
         if self.beside:
             found.append(
-                f"GPU {self.serving[0]} samples while {_gpus(len(self.training))} of every node learn "
+                f"GPU {self.serving[0]} samples while {counted_gpus(len(self.training))} of every node learn "
                 f"(training.staleness={config.training.staleness})."
             )
         elif samples_in_own_process(config) and self.gpus:
             found.append("One GPU samples and learns, in two processes that share it: training.staleness=0 is faster.")
         used = len(self.training) + (0 if separate else len(self.serving))
         if self.gpus and used < len(self.gpus):
-            found.append(f"{_gpus(len(self.gpus) - used)} of every training node stay idle.")
-        if separate and len(self.serving) < len(self.gpus):
-            more = [str(n) for n in tensor_parallel_choices(config, len(self.gpus)) if n > len(self.serving)]
+            found.append(f"{counted_gpus(len(self.gpus) - used)} of every training node stay idle.")
+        if idle := len(self.gpus) * len(self._at) - sum(len(own) for *_, own in self.servers) if separate else 0:
+            size = int(config.training.vllm_tensor_parallel_size)
+            room = len(self._at) * (len(self.gpus) // size)
+            more = [str(n) for n in tensor_parallel_choices(config, len(self.gpus)) if n > size]
             advice = f": raise training.vllm_tensor_parallel_size to {' or '.join(more)}" if more else ""
-            found.append(f"{_gpus(len(self.gpus) - len(self.serving))} of the serving node stay idle{advice}.")
+            if room > len(self.servers):
+                advice = f": raise training.vllm_servers to {room}, or set it to auto"
+            where = "the serving node" if len(self._at) == 1 else "the serving nodes"
+            found.append(f"{counted_gpus(idle)} of {where} stay idle{advice}.")
         return tuple(found)
 
     def _check(self, config: Config) -> None:
@@ -371,7 +437,7 @@ class _Layout:
                 f"model.mesh_shape={shape} lays out {size} processes, but {self._counted()}. Make the sizes' product "
                 f"{self.total}, or change launch.gpus, launch.nodes or launch.num_processes."
             )
-        if self.server_node and not self.gpus and not config.training.staleness:
+        if self._separate and not self.gpus and not config.training.staleness:
             raise ConfigError(
                 "Without GPUs a vLLM server gets its weights through a temporary folder of the trainer's machine, so "
                 "it cannot run on another one: set launch.nodes=1, ask for GPUs with launch.gpus, or sample ahead "
@@ -401,9 +467,10 @@ class _Layout:
     def _counted(self) -> str:
         text = f"{self.total} {'process trains' if self.total == 1 else 'processes train'}"
         if self.beside:
-            text += f" ({_gpus(1)} samples)"
+            text += f" ({counted_gpus(1)} samples)"
         elif self.serving:
-            text += f" ({_gpus(len(self.serving))} of {'the last node' if self.server_node else 'the node'} serve)"
+            where = "each node" if len(self._at) > 1 else "the last node" if self._separate else "the node"
+            text += f" ({counted_gpus(len(self.serving))} of {where} serve)"
         return text
 
 
@@ -415,6 +482,8 @@ def _trainer(plan: LaunchPlan, node: int, layout: _Layout, place: Place, python:
     }
     if layout.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(layout.training)
+    if len(plan.servers) > 1:
+        environment[SERVERS] = " ".join(server.url for server in plan.servers)
     if layout.beside and node == 0:
         environment[SAMPLING_GPU] = layout.serving[0]
     if plan.accelerate is not None:
@@ -435,9 +504,10 @@ def _trainer(plan: LaunchPlan, node: int, layout: _Layout, place: Place, python:
     return Process(TRAINER, node, layout.training, (python, *command), environment, log)
 
 
-def _server(plan: LaunchPlan, server: Server, layout: _Layout, config: Config, python: str) -> Process:
-    """The server: vLLM's own, with what TRL's trainer needs."""
-    training, model = config.training, config.model
+def _server(plan: LaunchPlan, number: int, layout: _Layout, config: Config, python: str) -> Process:
+    """A server: vLLM's own, with what TRL's trainer needs."""
+    training, model, server = config.training, config.model, plan.servers[number]
+    node, _, gpus = layout.servers[number]
     words: dict[str, object] = {
         "--model": resolve_model(server.model) if server.model in STARTERS else server.model,
         "--host": server.host,  # on several nodes only the address by which the others reach it
@@ -459,9 +529,10 @@ def _server(plan: LaunchPlan, server: Server, layout: _Layout, config: Config, p
         flags.append("--trust-remote-code")
     environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
     if layout.gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(layout.serving)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     command = (python, "-m", "covey.rollout.vllm.serve", *flags)
-    return Process(SERVER, layout.server_node, layout.serving, command, environment, plan.logs / f"{SERVER}.log")
+    log = plan.logs / (f"{SERVER}-{number}.log" if len(plan.servers) > 1 else f"{SERVER}.log")
+    return Process(SERVER, node, gpus, command, environment, log, number)
 
 
 def _gpus_for(config: Config, machine: Machine) -> tuple[str, ...]:
@@ -476,26 +547,8 @@ def _unnamed_hosts(nodes: int) -> Place:
     return Place() if nodes == 1 else Place(hosts=tuple(f"<node {number}>" for number in range(nodes)))
 
 
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
-
-
-def _too_many_serve(wanted: int, there: int, separate: bool) -> str:
-    if separate or wanted > there:
-        return (
-            f"training.vllm_tensor_parallel_size={wanted} asks for a vLLM server on {_gpus(wanted)}, but a node has "
-            f"{there}. Lower it, or ask for more with launch.gpus."
-        )
-    return (
-        f"A vLLM server on {_gpus(wanted)} (training.vllm_tensor_parallel_size) leaves none of the {there} to train "
-        f"on. Ask for {wanted + 1} or more with launch.gpus, lower training.vllm_tensor_parallel_size, or let vLLM "
-        "share the GPUs with training: training.vllm_mode=colocate."
-    )
-
-
 def as_text(plan: LaunchPlan) -> str:
     """The plan as YAML, processes in starting order."""
-    server = plan.server
     content: dict[str, Any] = {
         "run": str(plan.run),
         "logs": str(plan.logs),
@@ -505,8 +558,8 @@ def as_text(plan: LaunchPlan) -> str:
         "serving_gpus": list(plan.sampling),
         "ports": dict(plan.ports),
     }
-    if server is not None:
-        content["server"] = {
+    for number, server in enumerate(plan.servers):
+        content["server" if len(plan.servers) == 1 else f"server_{number}"] = {
             "url": server.url,
             "model": server.model,
             "health": server.health,
@@ -515,7 +568,7 @@ def as_text(plan: LaunchPlan) -> str:
         }
     content["processes"] = [
         {
-            "name": process.name,
+            "name": f"{process.name}-{process.number}" if process.number else process.name,
             "node": process.node,
             "gpus": list(process.gpus),
             "environment": dict(process.environment),

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from covey.config.secrets import redact
 from covey.launch.machine import FINISHES, STACKS, LaunchError, ProgressWatch, how_it_ended
 from covey.launch.nodes import ASKED, Nodes
-from covey.launch.plan import SERVER, TRAINER, LaunchPlan, Process
+from covey.launch.plan import SERVER, TRAINER, LaunchPlan, Process, Server
 from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Reaper, Tail, end_orphans
 from covey.runlog.directory import RunDirectory
 from covey.workers.signals import signal_handler
@@ -116,26 +116,27 @@ _OUTAGE_SECONDS = 60.0
 
 
 class Serving:
-    """Keeps a plan's server up. Without a server it always counts as up."""
+    """Keeps a server up."""
 
     def __init__(
-        self, plan: LaunchPlan, process: Process | None, reporter: Reporter, timeout: float, restarts: int
+        self, server: Server, process: Process | None, reporter: Reporter, timeout: float, restarts: int
     ) -> None:
         """Prepare it; nothing is started.
 
         Args:
+            server: where it answers.
             process: the server's process where this node runs it; None where it runs elsewhere.
             reporter: receives messages.
             timeout: seconds until it must answer.
             restarts: how often it may be restarted.
         """
-        self._server, self._process, self._reporter = plan.server, process, reporter
+        self._server, self._process, self._reporter = server, process, reporter
         self._timeout, self._restarts, self._restarts_left = timeout, restarts, restarts
         self._managed: ManagedProcess | None = None
         self._tail = Tail(process.log) if process is not None else None
         self._deadline = self._last_check = 0.0
         self._was_lost, self._up_since = False, 0.0
-        self.is_up = self._server is None
+        self.is_up = False
         """Whether it has answered since its last start."""
 
     @property
@@ -145,8 +146,6 @@ class Serving:
 
     def start(self) -> None:
         """Start it, if this node runs it; either way its timeout begins now."""
-        if self._server is None:
-            return
         self.is_up = False
         self._deadline = time.monotonic() + self._timeout
         process = self._process
@@ -169,8 +168,9 @@ class Serving:
                 raise LaunchError(f"The vLLM server ended with exit code {code} before it answered.{self._log_end()}")
             self.check_health()
             lines = self._tail.last_lines(5) if self._tail else []
-            url = self._server.url if self._server else ""
-            self._reporter.waiting(f"waiting for the vLLM server at {url} ({time.monotonic() - began:.0f} s)", lines)
+            self._reporter.waiting(
+                f"waiting for the vLLM server at {self._server.url} ({time.monotonic() - began:.0f} s)", lines
+            )
             time.sleep(TICK)
         self._reporter.waiting("", [])
         return True
@@ -178,7 +178,7 @@ class Serving:
     def check_health(self) -> None:
         """While it is starting, check whether it answers. Raises a `LaunchError` if it timed out."""
         server, now = self._server, time.monotonic()
-        if server is None or self.is_up or now < self._last_check + _HEALTH_SECONDS:
+        if self.is_up or now < self._last_check + _HEALTH_SECONDS:
             return
         self._last_check = now
         if answers(server.health) and (self._managed is None or self._managed.poll() is None):
@@ -203,8 +203,6 @@ class Serving:
     def explains_failure(self) -> bool:
         """Whether training has just failed because its server was gone. Raises a `LaunchError` if the server was gone
         too often."""
-        if self._server is None:
-            return False
         self.check()
         if self.is_local:
             if self.is_up and not answers(self._server.health, _STOP_SECONDS):  # it is exiting, or hangs and is killed
@@ -253,6 +251,56 @@ class Serving:
         if self._tail is None:
             return " This launcher did not start it: check it where it runs, or remove its address from the config."
         return f" The end of its log, {self._tail.path}:\n{self._tail.quoted(LAST_LINES)}"
+
+
+class Servings:
+    """All servers of a plan, each watched and restarted by itself; with none they count as up."""
+
+    def __init__(self, all_of_them: Sequence[Serving]) -> None:
+        """
+        Args:
+            all_of_them: those of this node and of others.
+        """
+        self._all = all_of_them
+
+    @property
+    def is_up(self) -> bool:
+        """Whether all have answered since their last start."""
+        return all(one.is_up for one in self._all)
+
+    def start(self) -> None:
+        """Start those that this node runs."""
+        for one in self._all:
+            one.start()
+
+    def wait(self, stopped: Callable[[], bool]) -> bool:
+        """Wait until all answer; see `Serving.wait`."""
+        return all(one.wait(stopped) for one in self._all)
+
+    def check(self) -> None:
+        """Restart those that have died; see `Serving.check`."""
+        for one in self._all:
+            one.check()
+
+    def explains_failure(self) -> bool:
+        """Whether training has just failed because a server was gone; see `Serving.explains_failure`."""
+        found = [one.explains_failure() for one in self._all]
+        return any(found)
+
+    def restart(self) -> None:
+        """Restart those that this node runs."""
+        for one in self._all:
+            one.restart()
+
+    def stop(self) -> None:
+        """Send them the stop signal."""
+        for one in self._all:
+            one.stop()
+
+    def end(self) -> None:
+        """Stop them and wait for their end."""
+        for one in self._all:
+            one.end()
 
 
 RESUMED = ("resume=auto", "overwrite=false")
@@ -310,9 +358,14 @@ class Supervisor:
             nodes: the others of the run.
         """
         self._plan, self._limits, self._reporter, self._nodes = plan, limits, reporter, nodes
-        mine = {process.name: process for process in plan.on(node)}
-        self._serving = Serving(plan, mine.get(SERVER), reporter, limits.server_timeout, limits.server_restarts)
-        self._process = mine.get(TRAINER)
+        mine = {(process.name, process.number): process for process in plan.on(node)}
+        self._serving = Servings(
+            [
+                Serving(server, mine.get((SERVER, number)), reporter, limits.server_timeout, limits.server_restarts)
+                for number, server in enumerate(plan.servers)
+            ]
+        )
+        self._process = mine.get((TRAINER, 0))
         self._trainer: ManagedProcess | None = None
         self._tail = Tail(self._process.log) if self._process is not None else None
         self._progress = ProgressWatch(RunDirectory(plan.run))

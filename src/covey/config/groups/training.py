@@ -63,6 +63,11 @@ OWN_FIELDS: Mapping[str, tuple[Field, str]] = MappingProxyType(
                 "The schedule.jsonl of an asynchronous run, which this run replays on the local engine.",
             ),
             (
+                Field("vllm_servers", "int | str", 1),
+                "vLLM servers that generate side by side, each on vllm_tensor_parallel_size GPUs: a number, or auto, "
+                "for the split of the GPUs that `covey launch` finds fastest.",
+            ),
+            (
                 Field("vllm_lora_sync", "str", "auto", ("auto", "adapter", "merge")),
                 "What a weight sync sends to vLLM in LoRA training: the adapter alone, or whole weights with the "
                 "adapter merged. auto sends the adapter where vLLM takes it, and logs the reason where not.",
@@ -83,6 +88,7 @@ def training_fields() -> Mapping[str, Field]:
             name: Field(name, entry["type"], entry["default"], tuple(entry.get("choices", ())), name in grpo)
             for name, entry in entries.items()
         }
+        | {"vllm_server_base_url": Field("vllm_server_base_url", "str | list[str] | None", None, (), True)}
         | {name: field for name, (field, _) in OWN_FIELDS.items()}
     )
 
@@ -165,7 +171,7 @@ RANGES: Mapping[str, _Range] = MappingProxyType(
             (
                 *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
                 *("generation_batch_size", "steps_per_generation", "num_iterations"),
-                *("save_total_limit", "ref_model_sync_steps", "vllm_tensor_parallel_size"),
+                *("save_total_limit", "ref_model_sync_steps", "vllm_tensor_parallel_size", "vllm_servers"),
                 *("num_generations_eval", "torch_empty_cache_steps", "eval_accumulation_steps"),
                 *("dataloader_prefetch_factor", "ddp_bucket_cap_mb"),
             ),
@@ -231,6 +237,8 @@ def _check_limits(name: str, value: Any) -> Any:
         )
     if name == "pad_to_multiple_of" and isinstance(value, str) and value not in ("auto", "none"):
         raise BadKeyError(key, f"={show(value)} is not possible: it must be an integer, auto or none.")
+    if name == "vllm_servers" and isinstance(value, str) and value != "auto":
+        raise BadKeyError(key, f"={show(value)} is not possible: it must be a number of servers, or auto.")
     if name == "optim_args" and value and not _OPTIM_ARGS.fullmatch(value):
         raise BadKeyError(key, f"={show(value)} cannot be read: write name=value pairs, such as 'rank=64,scale=0.5'.")
     if isinstance(value, str) and any(member.startswith("dict") for member in members(known.type)):
@@ -319,6 +327,7 @@ LIVE: Mapping[str, str] = MappingProxyType(
         **_each("async_order async_partial", "training.staleness > 0"),
         **_each("vllm_mode vllm_structured_outputs_regex", "training.use_vllm"),
         **_each("vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port", _SERVER),
+        "vllm_servers": "vllm in ('server', 'open')",
         **_each("vllm_gpu_memory_utilization vllm_tensor_parallel_size", _OUR_ENGINE),
         **_each("vllm_max_model_length vllm_model_impl", _OUR_ENGINE),
         "vllm_enable_sleep_mode": "vllm in ('colocate', 'open')",

@@ -1,4 +1,4 @@
-"""A vLLM server as an engine beside training: one request per completion, ended early on demand, repeated when lost.
+"""vLLM servers as an engine beside training: one request per completion, ended early on demand, repeated when lost.
 
 Nothing here imports vLLM. The trainer's client connects to the server and sends weights.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -37,13 +38,27 @@ _ABORT_SECONDS = 1.0
 """That aborted requests get to answer before those are aborted that have come in since."""
 
 
-class Client(Protocol):
-    """A connection to a server; `covey.training.trl.engine_client.EngineClient` is one."""
+class Server(Protocol):
+    """One server that a client is connected to."""
 
     base_url: str
     model: str
     instance: str | None
     session: requests.Session
+
+
+class Client(Protocol):
+    """A connection to one server or several: `EngineClient` and `EngineClients` of `covey.training.trl`."""
+
+    @property
+    def live(self) -> Sequence[Any]:
+        """The servers (`Server`) that have the weights."""
+
+    def note(self, one: Any, seconds: float, tokens: int) -> None:
+        """Count what one of them has generated."""
+
+    def leave_out(self, one: Any, why: str) -> None:
+        """Do without one of several until the next sync."""
 
     def reconnect(self) -> None:
         """Wait for a server, and set up the transfer of weights again if it is a new one."""
@@ -59,7 +74,7 @@ class Client(Protocol):
 
 
 class _LostError(Exception):
-    """A request was not answered by the server with the weights; the message says why."""
+    """A request was not answered by a server with the weights; the message says why."""
 
 
 class ServerEngine:
@@ -97,7 +112,7 @@ class ServerEngine:
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=concurrency))
         self._folder: Path | None = None
         self._own_folder = ExitStack()
-        self._instance = client.instance
+        self._instances = {one.base_url: one.instance for one in client.live}
         self._closed = False
 
     def generate(
@@ -140,21 +155,28 @@ class ServerEngine:
         def stops() -> bool:
             return self._closed or (interrupted is not None and interrupted())
 
-        lost = None
-        for attempt in range(_TRIES):
-            if attempt:
-                logger.warning("The vLLM server was lost during generation: %s. Its requests are repeated.", lost)
+        lost: dict[str, str] = {}
+        for _ in range(_TRIES):
+            left = [one for one in self._client.live if one.base_url not in lost]
+            if lost and left:
+                for one in self._client.live:
+                    if one.base_url in lost:
+                        self._client.leave_out(one, lost[one.base_url])
+            elif lost:
+                why = next(iter(lost.values()))
+                logger.warning("The vLLM server was lost during generation: %s. Its requests are repeated.", why)
                 if self._folder is not None and self.version is not None:
                     self.sync_folder(self._folder, self.version)
                 else:
                     self._client.reconnect()
-                    self._instance = self._client.instance
+                    self._instances = {one.base_url: one.instance for one in self._client.live}
             lost = self._ask({row: one for row, one in enumerate(payloads) if row not in found}, most, ended, stops)
             if self._closed:
                 raise EngineError("The engine was closed.")
-            if lost is None or stops():
+            if not lost or stops():
                 return [found.get(row, _UNBEGUN) for row in range(len(prompts))]
-        raise EngineError(f"No vLLM server generated these completions in {_TRIES} tries: {lost}.")
+        why = next(iter(lost.values()))
+        raise EngineError(f"No vLLM server generated these completions in {_TRIES} tries: {why}.")
 
     def sync(self, weights: NamedWeights, version: int) -> None:
         """See `InferenceEngine`. The weights stay in a folder until the next sync, for a server that is restarted."""
@@ -180,7 +202,8 @@ class ServerEngine:
             self._client.reset_prefix_cache()
             lost = self._client.take_lost()
             if lost is None:
-                self._instance, self._folder, self.version = self._client.instance, folder, version
+                self._instances = {one.base_url: one.instance for one in self._client.live}
+                self._folder, self.version = folder, version
                 return
             logger.warning("The vLLM server was lost during a weight sync: %s. The sync is retried.", lost)
         raise EngineError(f"The weights could not be sent to a vLLM server in {_TRIES} tries: {lost}.")
@@ -195,7 +218,6 @@ class ServerEngine:
         self, ids: Sequence[int], sampling: SamplingSettings, most: int, seed: int, limit: int
     ) -> dict[str, Any]:
         return {
-            "model": self._client.model,
             "prompt": list(map(int, ids)),
             "max_tokens": min(int(limit), sampling.max_completion_length),
             "temperature": sampling.temperature,
@@ -212,53 +234,66 @@ class ServerEngine:
 
     def _ask(
         self, payloads: dict[int, dict[str, Any]], most: int, ended: OnEnded, stops: Callable[[], bool]
-    ) -> str | None:
-        """Send these requests; `ended` gets each completion. Returns why some were not answered, if so."""
-        threads = ThreadPoolExecutor(min(self._concurrency, len(payloads)) or 1)
-        rows = {threads.submit(self._complete, one, most): row for row, one in payloads.items()}
-        pending, stopped, lost = set(rows), False, None
+    ) -> dict[str, str]:
+        """Send these requests, to each server those of rows that follow each other; `ended` gets each completion.
+        Returns the addresses of servers that did not answer some of them, with the reasons."""
+        servers, began = list(self._client.live), time.monotonic()
+        of_row = {row: servers[at * len(servers) // len(payloads)] for at, row in enumerate(payloads)}
+        threads = ThreadPoolExecutor(min(self._concurrency * len(servers), len(payloads)) or 1)
+        rows = {threads.submit(self._complete, of_row[row], one, most): row for row, one in payloads.items()}
+        pending, stopped, lost = set(rows), False, dict[str, str]()
+        worked: dict[str, tuple[float, int]] = {}
         try:
             while pending:
                 done, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
                 for one in sorted(done, key=lambda future: rows[future]):
+                    name = of_row[rows[one]].base_url
                     try:
                         found = _UNBEGUN if one.cancelled() else one.result()
                         if found.unfinished and not stopped:
                             raise _LostError("it ended a request early")
                     except _LostError as error:
                         if not stopped:
-                            lost = str(error)
+                            lost[name] = str(error)
                             continue
                         found = _UNBEGUN
+                    worked[name] = time.monotonic() - began, worked.get(name, (0.0, 0))[1] + len(found.ids)
                     ended(rows[one], found)
                 if not stopped and stops():
                     stopped = True
-                    self._abort(pending)
+                    self._abort(pending, servers)
         finally:
-            self._abort(pending)  # where something was raised
+            self._abort(pending, servers)  # where something was raised
             threads.shutdown()
+        for server in servers:
+            self._client.note(server, *worked.get(server.base_url, (0.0, 0)))
         return lost
 
-    def _abort(self, pending: Iterable[Future[Completion]]) -> None:
-        """Have the server answer these requests now, with the tokens that there are."""
+    def _abort(self, pending: Iterable[Future[Completion]], servers: Sequence[Server]) -> None:
+        """Have the servers answer these requests now, with the tokens that there are."""
         running = {one for one in pending if not one.cancel()}
         if not running:
             return
-        try:
-            while running:  # some may not have been in the server's queue when it was emptied
-                self._command("pause", mode="abort", clear_cache="false")
-                running = wait(running, _ABORT_SECONDS).not_done
-            self._command("resume")
-        except requests.RequestException:  # without a server, they end by themselves
-            wait(running)
+        reached = list(servers)
+        while running and reached:  # some may not have been in a server's queue when it was emptied
+            reached = [one for one in reached if self._commanded(one, "pause", mode="abort", clear_cache="false")]
+            running = wait(running, _ABORT_SECONDS).not_done
+        for one in reached:
+            self._commanded(one, "resume")
+        wait(running)  # without a server, they end by themselves
 
-    def _command(self, name: str, **options: str) -> None:
-        headers = dict(self._client.session.headers)
+    def _commanded(self, server: Server, name: str, **options: str) -> bool:
+        """Give a server a command; whether it took it."""
+        headers = dict(server.session.headers)
         timeout = (_CONNECT_SECONDS, _COMMAND_SECONDS)
-        url = f"{self._client.base_url}/{name}"
-        self._session.post(url, params=options, headers=headers, timeout=timeout).raise_for_status()
+        try:
+            url = f"{server.base_url}/{name}"
+            self._session.post(url, params=options, headers=headers, timeout=timeout).raise_for_status()
+        except requests.RequestException:
+            return False
+        return True
 
-    def _complete(self, payload: dict[str, Any], most: int) -> Completion:
+    def _complete(self, server: Server, payload: dict[str, Any], most: int) -> Completion:
         """The completion of a request.
 
         Raises:
@@ -266,9 +301,10 @@ class ServerEngine:
             EngineError: the server refuses the request.
         """
         try:
-            url, headers = f"{self._client.base_url}/v1/completions", dict(self._client.session.headers)
-            answer = self._session.post(url, json=payload, headers=headers, timeout=(_CONNECT_SECONDS, None))
-            if answer.headers.get(INSTANCE_HEADER) != self._instance:
+            url, headers = f"{server.base_url}/v1/completions", dict(server.session.headers)
+            asked = {"model": server.model, **payload}
+            answer = self._session.post(url, json=asked, headers=headers, timeout=(_CONNECT_SECONDS, None))
+            if answer.headers.get(INSTANCE_HEADER) != self._instances.get(server.base_url):
                 raise _LostError("the completions came from another server, which does not have the weights")
             if answer.status_code >= 500:
                 raise _LostError(f"it answered {answer.status_code}, {' '.join(answer.text.split())[:300]}")

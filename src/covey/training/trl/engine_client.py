@@ -6,6 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ from covey.runlog.directory import temporary_folder
 
 logger = logging.getLogger(__name__)
 
+_TRANSFER = ("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update")
+"""TRL's calls by which a server takes part in a transfer of weights."""
+_LOOK_SECONDS = 10.0
+
 
 class EngineClient(VLLMClient):
     """Tracks whether completions came from the server that was synced last."""
@@ -32,6 +37,8 @@ class EngineClient(VLLMClient):
     """What went wrong with the server since `take_lost`, if anything."""
     instance: str | None = None
     """Id of the server process that answered last; None if the server does not send it."""
+    peers: Sequence[EngineClient] = ()
+    """Clients of other servers, which get the weights that this one sends, in the same transfer."""
 
     def __init__(self, *args: Any, connection_timeout: float = 0.0, **kwargs: Any) -> None:
         """As TRL's. Raises an `EngineError` if no server answers in time."""
@@ -49,7 +56,22 @@ class EngineClient(VLLMClient):
                 "its address."
             ) from error
         self.session.hooks["response"].append(self._record_instance)
-        self._base: str = self.model
+        self.base_model: str = self.model
+
+    @property
+    def live(self) -> list[EngineClient]:
+        """The servers that generate: this one."""
+        return [self]
+
+    def note(self, one: EngineClient, seconds: float, tokens: int) -> None:
+        """Of several servers, each is counted."""
+
+    def leave_out(self, one: EngineClient, why: str) -> None:
+        """Of several servers, one can be done without."""
+
+    def take_metrics(self) -> dict[str, float]:
+        """Of several servers, what each has done."""
+        return {}
 
     def check_server(self, *args: Any, **kwargs: Any) -> None:
         """As TRL's; the first request, from which on the API key is sent."""
@@ -57,7 +79,33 @@ class EngineClient(VLLMClient):
             self.session.headers["Authorization"] = f"Bearer {key}"
         super().check_server(*args, **kwargs)
 
+    def get_world_size(self) -> int:
+        """As TRL's, with the workers of the other servers."""
+        return sum(self._workers())
+
+    def _workers(self) -> list[int]:
+        return [VLLMClient.get_world_size(one) for one in (self, *self.peers)]
+
     def _post(self, url: str, **kwargs: Any) -> dict[str, Any]:
+        """As TRL's. The calls that transfer weights go to all servers at once, whose workers have the ranks after those
+        of the servers before."""
+        path = url.removeprefix(self.base_url)
+        if not self.peers or path not in _TRANSFER:
+            return self._post_one(url, **kwargs)
+        payloads = [kwargs.get("json", {})] * (1 + len(self.peers))
+        if "init_info" in payloads[0]:
+            first, workers = payloads[0]["init_info"], self._workers()
+            ranks = [first["rank_offset"] + sum(workers[:number]) for number in range(len(workers))]
+            payloads = [{"init_info": {**first, "rank_offset": rank}} for rank in ranks]
+        with ThreadPoolExecutor(len(payloads)) as threads:
+            calls = [
+                threads.submit(one._post_one, f"{one.base_url}{path}", **{**kwargs, "json": payload})
+                for one, payload in zip((self, *self.peers), payloads, strict=True)
+            ]
+        found = [call.result() for call in calls]
+        return found[0]
+
+    def _post_one(self, url: str, **kwargs: Any) -> dict[str, Any]:
         response = self.session.post(url, **kwargs)
         if response.status_code != 200:
             raise EngineError(f"The vLLM server refused {url} ({response.status_code}): {response.text[:500]}")
@@ -70,19 +118,23 @@ class EngineClient(VLLMClient):
     def init_communicator(self, device: Any = 0) -> None:
         """Set up the transfer of weights: TRL's NCCL for a trainer on a GPU; a folder for one on a CPU."""
         self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-        config = self.get_server_info()
+        for one in (self, *self.peers):
+            one._describe(self._device)
+        if self._device.type != "cpu":
+            super().init_communicator(self._device)
+
+    def _describe(self, device: torch.device) -> None:
+        """Read what the server is."""
+        self._device, config = device, self.get_server_info()
         self.dtype = str(config["model_config"]["dtype"]).removeprefix("torch.")
         self.max_model_len = int(config["model_config"]["max_model_len"])
         self.max_logprobs = int(config["model_config"]["max_logprobs"])
         self._lora, self._replicas = config["lora_config"], int(config["parallel_config"]["data_parallel_size"])
-        if self._device.type == "cpu":
-            if config["parallel_config"].get("worker_extension_cls") != WORKER:
-                raise EngineError(
-                    f"The vLLM server at {self.base_url} cannot take weights from a trainer on a CPU: start it with "
-                    "`python -m covey.rollout.vllm.serve --model MODEL`, on this machine."
-                )
-        else:
-            super().init_communicator(self._device)
+        if device.type == "cpu" and config["parallel_config"].get("worker_extension_cls") != WORKER:
+            raise EngineError(
+                f"The vLLM server at {self.base_url} cannot take weights from a trainer on a CPU: start it with "
+                "`python -m covey.rollout.vllm.serve --model MODEL`, on this machine."
+            )
         self._connected = self.instance
         if self.instance is None:
             logger.warning(
@@ -90,6 +142,22 @@ class EngineClient(VLLMClient):
                 "detected. Servers started with `python -m covey.rollout.vllm.serve` or `covey launch` do.",
                 self.base_url,
             )
+
+    def look(self) -> None:
+        """Ask the server once. Raises a `requests.RequestException` or an `EngineError` if it does not answer."""
+        url = f"{self.base_url}/health"
+        if requests.get(url, timeout=_LOOK_SECONDS).status_code != 200:
+            raise EngineError(f"The vLLM server at {self.base_url} is not well.")
+        self._get(f"{self.base_url}/v1/models")
+
+    @property
+    def is_new(self) -> bool:
+        """Whether another process than the one that was connected answers."""
+        return self.instance != self._connected
+
+    def forget_adapters(self) -> None:
+        """Of a new process: it holds none."""
+        self.model, self._held = self.base_model, []
 
     def reconnect(self) -> None:
         """Wait for a server, and set up the transfer of weights again if it is a new one. Raises an `EngineError` if
@@ -103,11 +171,11 @@ class EngineClient(VLLMClient):
                 "(training.vllm_server_timeout). The run can resume from its newest checkpoint once a server is up; "
                 "`covey launch` restarts a server that dies."
             ) from error
-        if self.instance != self._connected:
+        if self.is_new:
             logger.warning("A new vLLM server answers at %s: weights are sent again.", self.base_url)
             self.close_communicator()
             self.init_communicator(self._device)
-            self.model, self._held = self._base, []
+            self.forget_adapters()
 
     def take_lost(self) -> str | None:
         """Return and clear `lost`."""
@@ -125,7 +193,11 @@ class EngineClient(VLLMClient):
             self.lost = f"it did not take the weights ({type(error).__name__})"
         for _ in named_params:
             pass
-        self._synced = self.instance
+        self._have_weights()
+
+    def _have_weights(self) -> None:
+        for one in (self, *self.peers):
+            one._synced = one.instance
 
     def _send_folder(self, named_params: NamedWeights) -> None:
         with temporary_folder("covey-weights-") as folder:
@@ -146,12 +218,18 @@ class EngineClient(VLLMClient):
             self._load_folder(folder, sum(1 for _ in read_folder(folder)))
         except requests.RequestException as error:
             self.lost = f"it did not take the weights ({type(error).__name__})"
-        self._synced = self.instance
+        self._have_weights()
 
     def _load_folder(self, folder: Path, tensors: int) -> None:
         if not tensors:
             raise EngineError(f"There are no weights in {folder}: was it removed?")
-        answer = self._post(f"{self.base_url}/collective_rpc", json={"method": "load_folder", "args": [str(folder)]})
+        with ThreadPoolExecutor(1 + len(self.peers)) as threads:
+            list(threads.map(lambda one: one._load_own(folder, tensors), (self, *self.peers)))
+
+    def _load_own(self, folder: Path, tensors: int) -> None:
+        answer = self._post_one(
+            f"{self.base_url}/collective_rpc", json={"method": "load_folder", "args": [str(folder)]}
+        )
         if any(result != {"tensors": tensors} for result in answer["results"]):
             raise EngineError(
                 f"The vLLM server at {self.base_url} did not find the {tensors} tensors that were written for it: "
@@ -198,7 +276,7 @@ class EngineClient(VLLMClient):
         for name in self._held:
             with suppress(requests.RequestException):
                 self._call("unload_lora_adapter", {"lora_name": name})
-        self.model, self._held = self._base, []
+        self.model, self._held = self.base_model, []
 
     def _call(self, method: str, payload: dict[str, str]) -> None:
         """Call one of the server's methods for adapters: once, since it answers 500 to an adapter that is refused."""
@@ -250,7 +328,7 @@ class EngineClient(VLLMClient):
             base: leave out the adapter that the server holds; it need not be synced.
         """
         payload = {
-            "model": self._base if base else self.model,
+            "model": self.base_model if base else self.model,
             "prompt": [list(row) for row in rows],
             "max_tokens": 1,
             "temperature": 0.0,

@@ -10,6 +10,7 @@ compared.
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,7 +27,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
 from covey.advice import install
-from covey.config.vllm import LOCAL_HOSTS, lora_options
+from covey.config.vllm import LOCAL_HOSTS, SERVERS, lora_options
 from covey.errors import EngineError
 from covey.model.device import evaluating
 from covey.rollout.vllm import engine as vllm_engine
@@ -85,13 +86,15 @@ class EngineGeneration(VLLMGeneration):
                 "use_vllm=True, but vLLM is not installed in this environment: install it with "
                 f"`{install('vllm')}` on a machine with a GPU; docs/vllm.md covers CPUs."
             )
-        self._sync_check: WeightSyncCheck | None = None
+        self._sync_checks = dict[str, WeightSyncCheck]()
         self._gaps: list[Gap] = []
         self._syncs = 0
         self._lora_sync, self._shared_folder = lora_sync, shared_folder
-        from covey.training.trl.engine_client import EngineClient
+        from covey.training.trl.engine_clients import connect
 
-        with replaced(vllm_generation, LLM=self._start, VLLMClient=EngineClient), environment_kept(*_LAUNCHERS):
+        if (several := os.environ.get(SERVERS)) and kwargs.get("mode") == "server":  # the launcher's
+            kwargs["server_base_url"] = several.split()
+        with replaced(vllm_generation, LLM=self._start, VLLMClient=connect), environment_kept(*_LAUNCHERS):
             super().__init__(*args, **kwargs)
         if self.mode == "server":
             self._adapter = self._chosen_adapter(
@@ -247,7 +250,10 @@ class EngineGeneration(VLLMGeneration):
     def take_metrics(self) -> dict[str, float]:
         """Metrics of the syncs since the last call, by name."""
         gaps, self._gaps = self._gaps, []
-        return {_GAP: max(gap.mean for gap in gaps)} if gaps else {}
+        found = {_GAP: max(gap.mean for gap in gaps)} if gaps else {}
+        if self.mode == "server" and self.accelerator.is_main_process:
+            found |= self.vllm_client.take_metrics()
+        return found
 
     def _lost(self) -> str | None:
         """What went wrong with the server, as the main process broadcasts it."""
@@ -295,10 +301,14 @@ class EngineGeneration(VLLMGeneration):
             found = gather_object(found)
         return next(filter(None, found), None)
 
-    def _new_check(self) -> WeightSyncCheck:
+    def _find_rows(self) -> None:
+        """Choose the tokens that are compared, in every process."""
         if self._rows is None:
             tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
             self._rows = probe_rows(tokenizer, max_length=min(_ROW, self._broadcast_from_main(self._max_model_len) - 1))
+
+    def _new_check(self) -> WeightSyncCheck:
+        self._find_rows()
         return WeightSyncCheck(self.sync_tolerance, {self.dtype, self._engine_type() if self._has_engine else ""})
 
     def _own_logps(self) -> Logps:
@@ -315,35 +325,42 @@ class EngineGeneration(VLLMGeneration):
             if not self._syncs:
                 logger.warning("Under FSDP 1, vLLM's weights are not compared with the trainer's.")
             return
-        if self._sync_check is None:
-            self._sync_check = self._new_check()
+        self._find_rows()
         own = self._own_logps()
         if wrong := self._anywhere(lambda: self._sync_error(own)):
             raise EngineError(wrong)
 
     def _sync_error(self, own: Logps) -> str | None:
-        """The error of this process's engine."""
-        assert self._sync_check is not None
-        engine = self._engine_logps()
-        if engine is None:  # the server was lost: nothing to compare
-            return None
-        gap = self._sync_check.compare(own, engine)
-        self._gaps.append(gap)
-        wrong = self._sync_check.error(gap, self.step_now())
-        return None if wrong is None else str(wrong)
+        """The error of this process's engine, or of one of its servers."""
+        for name, ask in self._engines():
+            if name not in self._sync_checks:
+                self._sync_checks[name] = self._new_check()
+            engine = ask(base=False)
+            if engine is None:  # the server was lost: nothing to compare
+                continue
+            gap = self._sync_checks[name].compare(own, engine)
+            self._gaps.append(gap)
+            if (wrong := self._sync_checks[name].error(gap, self.step_now())) is not None:
+                return f"{name + ': ' if len(self._sync_checks) > 1 else ''}{wrong}"
+        return None
 
     def _difference(self, check: WeightSyncCheck, own: Logps, *, base: bool = False) -> str | None:
-        """How far the engine's log-probs are from the trainer's, if that is too far; `base` leaves the adapter out."""
-        engine = self._engine_logps(base=base)
-        gap = 0.0 if engine is None else check.compare(own, engine).mean
-        return None if gap <= check.tolerance else f"its log-probs differ from the trainer's by {gap:.3g} on average"
+        """How far the log-probs of an engine are from the trainer's, if that is too far; `base` leaves the adapter
+        out."""
+        for _, ask in self._engines():
+            engine = ask(base=base)
+            gap = 0.0 if engine is None else check.compare(own, engine).mean
+            if gap > check.tolerance:
+                return f"its log-probs differ from the trainer's by {gap:.3g} on average"
+        return None
 
-    def _engine_logps(self, *, base: bool = False) -> Logps | None:
+    def _engines(self) -> list[tuple[str, Callable[..., Logps | None]]]:
+        """The engine of this process, or every server: its name, and what asks it for the probe's log-probs."""
         assert self._rows is not None
+        rows = self._rows
         if self.mode == "colocate":
-            return vllm_engine.prompt_logps(self.llm, self._rows, None if base else self._request)
-        found: Logps | None = self.vllm_client.prompt_logps(self._rows, base=base)
-        return found
+            return [("", lambda base: vllm_engine.prompt_logps(self.llm, rows, None if base else self._request))]
+        return [(one.base_url, partial(one.prompt_logps, rows)) for one in self.vllm_client.live]
 
     def _engine_type(self) -> str:
         if self.mode == "server":
