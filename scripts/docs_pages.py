@@ -39,6 +39,7 @@ PAGES = {
     "studies/maxent/README.md": "maxent_study.md",
     "benchmarks/step.md": "step_benchmark.md",
     "benchmarks/async.md": "async_benchmark.md",
+    "benchmarks/servers.md": "servers_benchmark.md",
     "benchmarks/view_search.md": "view_search.md",
     "benchmarks/reasoning_mask.md": "reasoning_mask.md",
     "studies/maxent/results.md": "maxent_results.md",

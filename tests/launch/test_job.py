@@ -72,7 +72,10 @@ def test_a_node_that_samples_and_two_that_learn() -> None:
         ("trainer", 1, 8),
     ]
     assert made.num_processes == 16
-    assert made.notes == ("7 GPUs of the serving node stay idle: raise training.vllm_tensor_parallel_size to 2 or 4.",)
+    assert made.notes == (
+        "7 GPUs of the serving node stay idle: raise training.vllm_servers to 8 (or auto), or "
+        "training.vllm_tensor_parallel_size to 2 or 4.",
+    )
 
 
 def test_a_time_limit_is_checked_and_read_from_a_file(tmp_path: Path) -> None:

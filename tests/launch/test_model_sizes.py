@@ -137,8 +137,11 @@ def test_advice_names_sizes_that_vllm_takes(tmp_path: Path) -> None:
     def notes(size: int) -> tuple[str, ...]:
         return plan(8, *SERVE, model, "launch.nodes=2", f"training.vllm_tensor_parallel_size={size}").notes
 
-    assert notes(1) == ("7 GPUs of the serving node stay idle: raise training.vllm_tensor_parallel_size to 2 or 4.",)
-    assert notes(4) == ("4 GPUs of the serving node stay idle.",)
+    assert notes(1)[0].startswith(
+        "7 GPUs of the serving node stay idle: raise training.vllm_servers to 8 (or auto), or "
+    )
+    assert notes(1)[0].endswith(" training.vllm_tensor_parallel_size to 2 or 4.")
+    assert notes(4) == ("4 GPUs of the serving node stay idle: raise training.vllm_servers to 2 (or auto).",)
     words = (*SERVE, model, "launch.nodes=2")
     made, settings = plan(8, *words), config(*words)
     own = split_of(made, settings)

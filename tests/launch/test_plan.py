@@ -264,7 +264,9 @@ def test_on_several_nodes_the_last_one_serves() -> None:
         assert "training.vllm_server_host=c" in trainer.command
     assert first.log != second.log
     assert made.on(2) == (server,)
-    assert made.notes == ("6 GPUs of the serving node stay idle: raise training.vllm_tensor_parallel_size to 4.",)
+    (note,) = made.notes
+    assert note.startswith("6 GPUs of the serving node stay idle: raise training.vllm_servers to 4 (or auto), or ")
+    assert note.endswith(" training.vllm_tensor_parallel_size to 4.")
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,19 @@ def launch(root: Path, tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     assert not orphans
 
 
+def test_one_of_two_servers_dies(launch: Callable[..., Launched]) -> None:
+    """It alone is restarted; training and the other go on."""
+    run = launch(server="good", servers=2, trainer="needs server", steps=60)
+    until(lambda: len(run.steps()) >= 3)
+    second = next(pid for pid, line in run.processes().items() if line.endswith(f"server {run.port + 1} good"))
+    os.kill(second, signal.SIGKILL)
+    assert run.wait(60) == 0, run.text
+    assert run.steps() == list(range(1, 61))
+    assert len(run.starts()) == 1
+    assert run.text.count("vLLM server started at") == 3
+    assert run.text.count(f"vLLM server started at http://127.0.0.1:{run.port + 1}") == 2
+
+
 def test_training_ends_and_takes_everything_with_it(launch: Callable[..., Launched]) -> None:
     run = launch(server="good", steps=3)
     assert run.wait() == 0
@@ -197,7 +210,7 @@ def test_asked_to_stop_it_lets_training_write_its_checkpoint(
 )
 def test_of_signals_sent_together_the_most_specific_counts(tmp_path: Path, several: tuple[signal.Signals, ...]) -> None:
     """In any order of arrival; a signal that comes later changes nothing."""
-    supervisor = Supervisor(LaunchPlan(tmp_path, tmp_path, 1, 0, 1, (), None, None, ()), 0, Limits(), Mock(), Mock())
+    supervisor = Supervisor(LaunchPlan(tmp_path, tmp_path, 1, 0, 1, (), (), None, ()), 0, Limits(), Mock(), Mock())
     by_rank = (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
     with signal_handler(by_rank, supervisor._on_signal):
         for number in several:

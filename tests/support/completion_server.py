@@ -118,6 +118,14 @@ class FakeClient:
         self.next_server: CompletionServer | None = None
         self.loaded: list[list[str]] = []
         self.lost: list[str] = []
+        self.noted: list[int] = []
+
+    @property
+    def live(self) -> list[FakeClient]:
+        return [self]
+
+    def note(self, one: FakeClient, seconds: float, tokens: int) -> None:
+        self.noted.append(tokens)
 
     def reconnect(self) -> None:
         if self.next_server is not None:

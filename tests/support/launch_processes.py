@@ -43,9 +43,11 @@ def launcher(folder: Path, options: dict[str, Any]) -> int:
         processes.append(Process("trainer", 1, (), words, environment, logs / "trainer-1.log"))
     servers: tuple[Server, ...] = ()
     if options.get("server"):
-        servers = (Server(f"http://127.0.0.1:{port}", "127.0.0.1", port, port + 1, "m", is_ours=True),)
-        command = (*me, "server", str(port), options["server"])
-        processes.insert(0, Process("server", int(separate), (), command, {}, logs / "server.log"))
+        for number in range(options.get("servers", 1)):
+            at = port + number
+            servers += (Server(f"http://127.0.0.1:{at}", "127.0.0.1", at, port + 10, "m", is_ours=True),)
+            command = (*me, "server", str(at), options["server"])
+            processes.insert(number, Process("server", int(separate), (), command, {}, logs / "server.log", number))
     plan = LaunchPlan(run, logs, 1 + separate, 0, 1, tuple(processes), servers, None, ())
     become_subreaper()
     protect_streams()  # as every command does

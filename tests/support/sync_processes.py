@@ -146,7 +146,7 @@ def syncs(
 def main() -> None:
     path, folder = sys.argv[1:]
     before = os.environ["RANK"], os.environ["MASTER_PORT"]
-    sys.modules["covey.training.trl.engine_client"] = SimpleNamespace(EngineClient=Engine)  # type: ignore[assignment]
+    sys.modules["covey.training.trl.engine_clients"] = SimpleNamespace(connect=Engine)  # type: ignore[assignment]
     vllm_engine.installed = lambda: True
     vllm_engine.load_into = Engine.load
     vllm_engine.prompt_logps = Engine.prompt_logps

@@ -20,7 +20,7 @@ from covey.config import Config
 from covey.config.groups.mesh import Mesh
 from covey.config.vllm import colocated_share, tensor_parallel_sizes
 from covey.launch.plan import MEMORY_SHARE, SERVER, TRAINER, LaunchPlan, Process, server_dtype
-from covey.launch.servers import Measured, Split
+from covey.launch.servers import Measured, Split, round_size
 from covey.model.load import read_model_config, tensor_parallel_choices
 from covey.model.memory import estimate_memory, gigabytes
 from covey.runlog.overlap import Expected, expected
@@ -165,11 +165,10 @@ def _legend(plan: LaunchPlan, config: Config) -> Iterator[str]:
         yield f"[S] {roles[SERVER]}:{taken} {_memory(plan, config, plan.server.model, serves=True)}"
     yield from ["[.] idle"] * any("." in row for row in _picture(plan))
     rows, steps = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    generated = training.generation_batch * (processes if training.generation_batch_size is None else 1)
     yield (
         f"batch: {processes} x {rows} (per_device_train_batch_size) x {steps} (gradient_accumulation_steps) = "
         f"{processes * rows * steps} completions a step{f', {rows * steps} with one process' * (processes > 1)}; "
-        f"{generated} are generated at a time, {training.num_generations} of each prompt"
+        f"{round_size(config, processes)} are generated at a time, {training.num_generations} of each prompt"
     )
 
 

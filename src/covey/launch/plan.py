@@ -423,9 +423,9 @@ class _Layout:
             size = int(config.training.vllm_tensor_parallel_size)
             room = len(self._at) * (len(self.gpus) // size)
             more = [str(n) for n in tensor_parallel_choices(config, len(self.gpus)) if n > size]
-            advice = f": raise training.vllm_tensor_parallel_size to {' or '.join(more)}" if more else ""
-            if room > len(self.servers):
-                advice = f": raise training.vllm_servers to {room}, or set it to auto"
+            ways = [f"training.vllm_servers to {room} (or auto)"] if room > len(self.servers) else []
+            ways += [f"training.vllm_tensor_parallel_size to {' or '.join(more)}"] if more else []
+            advice = f": raise {', or '.join(ways)}" if ways else ""
             where = "the serving node" if len(self._at) == 1 else "the serving nodes"
             found.append(f"{counted_gpus(idle)} of {where} stay idle{advice}.")
         return tuple(found)

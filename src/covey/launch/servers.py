@@ -200,36 +200,17 @@ def resolved(config: Config, machine: Machine, times: Path | None, run: Path) ->
         return with_servers(config, before), [f"vLLM servers: {before}, with which the run began (auto)."]
     if not gpus:
         return with_servers(config, 1), ["vLLM servers: 1 (auto), as there are no GPUs to divide."]
-    size = int(training.vllm_tensor_parallel_size)
     measured = None if times is None else Measured.of(times)
-    legal = []
-    for one in servings(launch.nodes, gpus, size):
-        counted = placed_servers(with_servers(config, one.count), gpus)
-        per_node = launch.num_processes or (gpus if one.whole else gpus - one.by_node[0] * size)
-        if counted != one or per_node > (gpus if one.whole else gpus - one.by_node[0] * size):
-            continue  # the number alone would be placed in another way
-        trains = launch.nodes - (sum(map(bool, one.by_node)) if one.whole else 0)
-        with suppress(CoveyError):
-            check_geometry(training, per_node * trains)
-            legal.append(dataclasses.replace(one, split=Split(one.split.sampling, per_node * trains)))
+    if measured is not None and not measured.on_gpus:
+        raise ConfigError(f"{times} had no GPU: its times do not say how to split GPUs. Leave --times out.")
+    legal = legal_servings(config, gpus)
     if not legal:
         raise ConfigError(
             f"training.vllm_servers=auto: no split of {launch.nodes} x {gpus} GPUs leaves training processes whose "
-            f"batch holds whole groups of training.num_generations={training.num_generations} beside servers of {size} "
-            "GPUs. Change the batch, or give a number of servers."
+            f"batch holds whole groups of training.num_generations={training.num_generations} beside a server of "
+            f"{counted_gpus(int(training.vllm_tensor_parallel_size))}. Change the batch, or give a number of servers."
         )
-    staleness, steps = int(training.staleness), _per_process(config)
-
-    def seconds(one: Serving) -> float:
-        """Of a completion."""
-        if measured is not None:
-            own = measured.split or legal[0].split
-            return expected(one.split.scaled(measured.rounds, own), staleness).seconds
-        completions = steps * (one.split.learning if training.generation_batch_size is None else 1)
-        estimate = estimated(config, one.split, completions)
-        return expected([estimate], staleness).seconds / completions
-
-    best = min(legal, key=lambda one: (round(seconds(one), 12), one.idle, one.count))
+    best = fastest(config, legal, measured)
     why = f"by the times of {times}" if times is not None else "by an estimate; --times RUN takes those of a run"
     return with_servers(config, best.count), [
         f"{best.count} vLLM servers on {best.split.sampling} GPUs, and {best.split.learning} that train "
@@ -237,14 +218,64 @@ def resolved(config: Config, machine: Machine, times: Path | None, run: Path) ->
     ]
 
 
-def _per_process(config: Config) -> int:
-    return config.training.generation_batch
+def legal_servings(config: Config, gpus: int) -> list[Serving]:
+    """The ways to place servers on nodes with so many GPUs whose training processes hold whole groups, each with the
+    processes that train."""
+    training, launch, legal = config.training, config.launch, []
+    size = int(training.vllm_tensor_parallel_size)
+    for one in servings(launch.nodes, gpus, size):
+        free = gpus if one.whole else gpus - one.by_node[0] * size
+        trains = launch.nodes - (sum(map(bool, one.by_node)) if one.whole else 0)
+        processes = trains * (launch.num_processes or free)
+        if launch.num_processes and launch.num_processes > free:
+            continue
+        if placed_servers(with_servers(config, one.count), gpus) != one:
+            continue  # the number alone would be placed in another way, on as many GPUs
+        with suppress(CoveyError):
+            check_geometry(training, processes)
+            legal.append(dataclasses.replace(one, split=Split(one.split.sampling, processes)))
+    return legal
+
+
+def fastest(
+    config: Config, legal: Sequence[Serving], measured: Measured | None = None, costs: Mapping[str, float] | None = None
+) -> Serving:
+    """The one with the shortest rounds for a completion; of equal ones that with the fewest idle GPUs, then servers.
+
+    Args:
+        measured: times of a run; None for an estimate.
+        costs: see `estimated`.
+    """
+    staleness = int(config.training.staleness)
+
+    def seconds(one: Serving, longer: float) -> float:
+        if measured is not None:  # of rounds with as many completions
+            return expected(one.split.scaled(measured.rounds, measured.split or legal[0].split), staleness).seconds
+        completions = round_size(config, one.split.learning)
+        found = estimated(config, one.split, completions, costs)
+        found = dataclasses.replace(found, generation=longer * found.generation)
+        return expected([found], staleness).seconds / completions
+
+    lost = dict.fromkeys(legal, 1.0)
+    for longer in (1.0,) if measured is not None else (1.0, _LONGER):
+        each = {one: seconds(one, longer) for one in legal}
+        lost = {one: max(lost[one], taken / min(each.values())) for one, taken in each.items()}
+    return min(legal, key=lambda one: (round(lost[one], 9), one.idle, one.count))
+
+
+def round_size(config: Config, processes: int) -> int:
+    """Completions of a generation round with so many training processes."""
+    training = config.training
+    return training.generation_batch * (processes if training.generation_batch_size is None else 1)
 
 
 _FLOPS, _BANDWIDTH = 989e12, 3.35e12
 """Of an H100 SXM in bfloat16, a second (NVIDIA's data sheet, dense); only the ratio of both sides counts."""
 _TRAINING_SHARE, _SAMPLING_SHARE, _READING_SHARE = 0.35, 0.5, 0.6
 """Of these that training, batched decoding and reading weights reach."""
+_LONGER = 1.8
+"""Generation may take so many times as long as estimated (longer completions, stragglers), and too few servers cost
+more than too many: the split is taken that loses least in the worse case."""
 _LONGEST = 2.5
 """The longest completion of a server's batch, in mean lengths: completions are heavy-tailed."""
 _FILLED = 0.5

@@ -227,7 +227,9 @@ PASSED = "train/pass@"
 GRADER_ERRORS = "grader/errors"
 """Completions without a reward because a function failed, of all functions; with a name after it, of that one."""
 
-_OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader|environment|staleness)/|sampling/(logp_gap|ratio/)")
+_OURS = re.compile(
+    r"(train|eval|eval_\w+|time|memory|grader|environment|staleness|rollout)/|sampling/(logp_gap|ratio/)"
+)
 _COMPONENT = re.compile(r"train/rewards/(.+)/mean")
 _EVALUATED = re.compile(r"eval(?:_(\w+))?/(?:accuracy|reward)")
 _PROFILED = "profiling/Time taken: "

@@ -37,7 +37,11 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="print the plan as a picture, and how busy sampling and learning would be",
     )
-    parser.add_argument("--times", metavar="RUN", help="with --plan: take the times of this run, which may be running")
+    parser.add_argument(
+        "--times",
+        metavar="RUN",
+        help="with --plan or training.vllm_servers=auto: take the times of this run, which may be running",
+    )
     parser.add_argument("--slurm", action="store_true", help="submit it as a Slurm job: launch.backend=slurm")
     parser.add_argument(
         "--render",
@@ -52,8 +56,6 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     request = config_arguments.read_request(arguments)
     sweep = arguments.multirun or request.is_sweep
-    if arguments.times and not arguments.plan:
-        raise ConfigError("--times goes with --plan, which prints what these times promise: `covey launch --plan`.")
     if arguments.as_json and not arguments.plan and not sweep:
         raise ConfigError("--json goes with --plan, which it replaces; --dry-run prints the whole plan as YAML.")
     planned = arguments.dry_run or arguments.plan or arguments.render
@@ -75,11 +77,18 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from covey.launch.machine import this_machine
     from covey.launch.plan import make_plan, training_processes
+    from covey.launch.servers import AUTO, resolved
     from covey.launch.slurm import job_id
 
     machine = this_machine()
     composed = request.compose(partial(training_processes, machine=machine))
     config = composed.config
+    auto = config.training.vllm_servers == AUTO
+    if arguments.times and not arguments.plan and not auto:
+        raise ConfigError(
+            "--times goes with --plan, which prints what these times promise, or with training.vllm_servers=auto, "
+            "which they decide."
+        )
     config_arguments.check_registered(config)
     config_arguments.print_notes(composed)
     config_arguments.print_without_effect(composed)
@@ -90,6 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
     job = job_id()
     if job is not None:  # a job that was pre-empted must find its run again
         name = f"{name.partition('-')[2].partition('-')[2]}-{job}"
+    if auto and arguments.times:
+        config, notes = resolved(config, machine, Path(arguments.times), Path(config.output_dir) / name)
+        composed = dataclasses.replace(composed, config=config, notes=(*composed.notes, *notes))
+        for note in notes:
+            print(f"· {note}", file=sys.stderr)
     if arguments.plan:
         from covey.launch.overview import as_table, as_values
 

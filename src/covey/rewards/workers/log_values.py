@@ -17,7 +17,7 @@ _METRICS = frozenset(
 _METRIC_GROUPS = (
     *("train/", "train_", "eval/", "eval_", "time/", "memory/", "grader/", "rewards/", "completions/", "clip_ratio/"),
     *("sampling/", "tools/", "vespo/", "profiling/", "objective/", "engine/", "vocabulary/", "resampling/"),
-    *("environment/", "episode/", "staleness/", "chance/", "pass@"),
+    *("environment/", "episode/", "staleness/", "rollout/", "chance/", "pass@"),
 )
 _METRIC_ENDS = ("_runtime", "_per_second")  # of timings by transformers
 _COLUMNS = frozenset(

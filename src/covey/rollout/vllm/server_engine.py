@@ -94,14 +94,24 @@ class ServerEngine:
         interruptible=True,
     )
 
-    def __init__(self, client: Client, *, vocab_size: int, concurrency: int = 256, seed: int = 0) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        vocab_size: int,
+        concurrency: int = 256,
+        seed: int = 0,
+        synced: Callable[[int], None] = lambda version: None,
+    ) -> None:
         """
         Args:
-            client: connected to the server.
-            vocab_size: of its model.
-            concurrency: most requests at once.
+            client: connected to the servers.
+            vocab_size: of their model.
+            concurrency: most requests at once, to each.
             seed: of the calls that have none.
+            synced: called when weights of a version were sent; may raise an `EngineError`.
         """
+        self._synced = synced
         self.version: int | None = None
         self._client = client
         self._vocab_size = vocab_size
@@ -201,6 +211,9 @@ class ServerEngine:
             self._client.send_folder(folder.resolve())
             self._client.reset_prefix_cache()
             lost = self._client.take_lost()
+            if lost is None:
+                self._synced(version)
+                lost = self._client.take_lost()
             if lost is None:
                 self._instances = {one.base_url: one.instance for one in self._client.live}
                 self._folder, self.version = folder, version

@@ -128,6 +128,8 @@ class AsynchronousRounds:
         number = trainer._step // trainer._generate_every
         with profiling_context(trainer, "sync_weights"):
             snapshot = self._keep_weights(number)
+            if trainer.use_vllm and self._engine is None:
+                trainer.vllm_generation.expect(number)
         with profiling_context(trainer, "engine.generate"):
             groups = self._from_main(lambda: self._advance(number, snapshot))
         first = trainer.accelerator.process_index * len(inputs)
@@ -243,8 +245,13 @@ class AsynchronousRounds:
         from covey.rollout.vllm.server_engine import ServerEngine  # its requests come with vLLM
 
         trainer = self._trainer
-        client = trainer.vllm_generation.vllm_client
-        return ServerEngine(client, vocab_size=vocab_size(trainer), seed=int(trainer.args.seed))
+        generation = trainer.vllm_generation
+        return ServerEngine(
+            generation.vllm_client,
+            vocab_size=vocab_size(trainer),
+            seed=int(trainer.args.seed),
+            synced=generation.check_version,
+        )
 
     def _process(self) -> ProcessEngine:
         """Covey's own engine in another process, which gets some of this one's threads on a CPU. Raises a `ConfigError`

@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -43,6 +44,8 @@ Rows = list[list[int]]
 Logps = list[list[float]]
 
 _GAP = names.ENGINE_GAP.removeprefix("train/")  # as the trainer logs it
+_KEPT = 64
+"""More versions than `training.staleness` may be behind."""
 _TRIES = 5
 """How often a generation or sync is tried with a new server before the run ends."""
 _SLEEPS = "in sleep mode vLLM drops its base weights (training.vllm_enable_sleep_mode)"
@@ -67,6 +70,8 @@ class EngineGeneration(VLLMGeneration):
     _request: Any = None
     """For the adapter that the engine of this process holds."""
     _rows: Rows | None = None
+    _expected: Mapping[int, Logps] = MappingProxyType({})
+    """The log-probs of the probe by version, the newest ones."""
 
     def __init__(self, *args: Any, lora_sync: str = "auto", shared_folder: Path | None = None, **kwargs: Any) -> None:
         """As TRL's.
@@ -328,6 +333,20 @@ class EngineGeneration(VLLMGeneration):
         self._find_rows()
         own = self._own_logps()
         if wrong := self._anywhere(lambda: self._sync_error(own)):
+            raise EngineError(wrong)
+
+    def expect(self, version: int) -> None:
+        """In every process: keep what an engine with the present weights has to compute, for `check_version`."""
+        if self._dist.fsdp_version == 1:
+            return
+        self._find_rows()
+        self._expected = {**dict(list(self._expected.items())[-_KEPT:]), version: self._own_logps()}
+
+    def check_version(self, version: int) -> None:
+        """Of the thread that writes rounds ahead: compare the servers with the weights of a version, if these are known
+        (after a resume they may not be). Raises an `EngineError` as a sync does."""
+        own = self._expected.get(version)
+        if own is not None and (wrong := self._sync_error(own)):
             raise EngineError(wrong)
 
     def _sync_error(self, own: Logps) -> str | None:
