@@ -3,10 +3,11 @@
     python benchmarks/gpu_report.py [--only NAME ...] [--minutes 9] [--limit 570] [--list] [--again]
 
 Runs the tests marked `gpu`, `covey doctor --device`, and steps next to stock TRL's (SDPA and, where it is installed,
-FlashAttention 2) on random weights of 0.5B and 1.5B in bfloat16, sampled by Covey's own engine and by vLLM. Needs no
-network. Each part's result is kept in `out/gpu`: the same command goes on with the parts that are missing or failed.
-Writes `benchmarks/gpu.md`. Without a GPU it rehearses: the same parts on the CPU with tiny sizes, and the tests on
-tensors that claim to be on a GPU; the page then goes to `out/gpu_rehearsal`.
+FlashAttention 2) on random weights of 0.5B and 1.5B in bfloat16, sampled by Covey's own engine and by vLLM; on two
+GPUs or more, a run with vLLM servers behind it. Needs no network. Each part's result is kept in `out/gpu`: the same
+command goes on with the parts that are missing or failed. Writes `benchmarks/gpu.md`. Without a GPU it rehearses: the
+same parts on the CPU with tiny sizes, and the tests on tensors that claim to be on a GPU; the page then goes to
+`out/gpu_rehearsal`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from typing import Any
 from side_by_side.cells import GPU, Cell, all_cells
 from side_by_side.page import costs, times
 from side_by_side.settings import Setting
+
+from covey.launch.machine import this_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -114,6 +117,16 @@ def parts_of(cells: Sequence[Cell], folder: Path, has_gpu: bool) -> list[Part]:
     parts += [Part("tests", (*pytest, "-m", "gpu", "tests"))]
     if not has_gpu:
         parts += [Part("claimed", (*pytest, "-m", "not slow", "tests/claimed_gpu"))]
+    gpus = len(this_machine().gpus) if has_gpu else 0
+    if gpus != 1:  # one that trains, and one or two servers behind one client
+        asked = (
+            "training.use_vllm=true",
+            "training.vllm_mode=server",
+            f"training.vllm_servers={min(2, gpus - 1) if gpus else 2}",
+        )
+        asked += ("training.max_steps=3", "training.bf16=true") if gpus else ("training.max_steps=2",)
+        asked += (f"output_dir={folder}", "run_name=servers", "overwrite=true", f"launch.log_dir={folder / 'logs'}")
+        parts.append(Part("servers", (python, "-m", "covey", "launch", "model=starter", *asked), needs="vllm"))
     for cell in cells:
         result = folder / f"{cell.name}.json"
         command = (python, "benchmarks/step.py", *words(cell.setting), "--json", str(result))

@@ -188,8 +188,8 @@ def page(rows: Sequence[Row]) -> str:
         "Completions a second, as a share of the best legal split's. `auto` is `training.vllm_servers=auto` by its own "
         "estimate, and the worst of it where that takes generation, or learning, to cost 0.7 or 1.3 times as much; "
         "*one server* is what a plan without the key does. Completions of 8 in each process times the micro-batches, "
-        f"in groups of {GROUP}, log-normal lengths of up to {LONGEST} tokens (median {MEDIAN}). A split is the number of "
-        "servers, and GPUs that sample : learn. N is `training.staleness`.",
+        f"in groups of {GROUP}, log-normal lengths of up to {LONGEST} tokens (median {MEDIAN}). A split is the number "
+        "of servers, and GPUs that sample : learn. N is `training.staleness`.",
         "",
         f"The least share of `auto` is **{min(row.right for row in rows):.0%}**, with a wrong estimate "
         f"**{min(row.worst for row in rows):.0%}** (floor {FLOOR:.0%}; with both sides wrong in opposite directions "
