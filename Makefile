@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them. All but `clean`, `help` and `image` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-adapters test-vllm test-deepspeed test-ray test-real golden same check train bench gpu-report docs meters wheel image tensorboard clean
+.PHONY: help setup test test-slow test-long test-ray test-adapters test-vllm test-deepspeed test-ray test-real golden same check train bench gpu-report docs meters wheel image tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
@@ -15,14 +15,18 @@ setup: ## create or repair the environment, with the developers' tools
 # instead; JOBS=0 runs the tests in one process, for a debugger.
 JOBS ?= 2
 PYTEST := $(PYTHON_IN) -m pytest -n $(JOBS) --dist loadfile
-test test-slow: export OMP_NUM_THREADS = 1
+ELSEWHERE := not gpu and not vllm and not deepspeed and not ray and not real
+test test-slow test-long: export OMP_NUM_THREADS = 1
 # The tests start hundreds of processes. An image that sets this would have each of them compile Covey again, 2 seconds.
-test test-slow test-adapters test-deepspeed test-ray test-real: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-long test-adapters test-deepspeed test-ray test-real: export PYTHONDONTWRITEBYTECODE =
 test: setup ## run the fast tests: under 10 minutes on two cores; ARGS is passed to pytest
-	$(PYTEST) -m "not slow and not gpu and not vllm and not deepspeed and not ray and not real" $(ARGS)
+	$(PYTEST) -m "not slow and not long and $(ELSEWHERE)" $(ARGS)
 
 test-slow: setup ## run the other tests: runs that are killed, several processes, Slurm, a real browser
-	$(PYTEST) -m "slow and not gpu and not vllm and not deepspeed and not ray and not real" $(ARGS)
+	$(PYTEST) -m "slow and not long and $(ELSEWHERE)" $(ARGS)
+
+test-long: setup ## run the tests that continuous integration leaves out for time: half an hour
+	$(PYTEST) -m "long and $(ELSEWHERE)" $(ARGS)
 
 test-vllm: ## train against real vLLM on the CPU, in .venv-vllm (4 GB, made by the first call)
 	@bash scripts/setup_vllm.sh

@@ -74,7 +74,7 @@ def test_float32_gives_the_numbers_of_the_cpu(results: Results) -> None:
     ("kind", "per_layer"),
     [
         ("", 100),
-        pytest.param("vocabulary_", 110, marks=pytest.mark.slow),
+        pytest.param("vocabulary_", 110, marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param("lora_", 140, marks=pytest.mark.slow),
     ],
 )

@@ -93,6 +93,7 @@ def test_a_signal_that_kills_the_reader_too_leaves_a_checkpoint(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nohup_keeps_a_run_and_a_killed_one_leaves_no_temporary_files(
     covey: Start, tiny_model: str, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_nohup_keeps_a_run_and_a_killed_one_leaves_no_temporary_files(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_is_deleted_in_mid_run_says_so_and_starts_again(
     covey: Start, tiny_model: str, tmp_path: Path
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_run_that_is_deleted_in_mid_run_says_so_and_starts_again(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_evaluations_at_once_both_work_or_one_is_refused(covey: Start, tiny_model: str, tmp_path: Path) -> None:
     assert covey(*train(tiny_model, tmp_path, 1)).wait() == 0
     evaluations = [covey("eval", str(tmp_path / "run"), "evaluation=greedy") for _ in range(2)]

@@ -101,6 +101,7 @@ def test_the_same_command_resumes_from_its_checkpoints(tiny_model: str, capsys: 
     assert [row["step"] for row in rows if "train/loss" in row] == [1, 2]
 
 
+@pytest.mark.long
 def test_the_sweep_trains_its_jobs(tiny_model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*small(SWEEP, tiny_model), "run_name=sweep"]) == 0, capsys.readouterr().err
     rates = []

@@ -71,6 +71,7 @@ def test_the_least_work_counts_a_prompt_once() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_both_engines_do_the_same_work(root: Path, tmp_path: Path) -> None:
     target = tmp_path / "found.json"
     command = [sys.executable, "benchmarks/step.py", "--shape", "short", "--size", "1m", "--generations", "4"]

@@ -63,7 +63,7 @@ def straight(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return folder / "straight", time.monotonic() - began
 
 
-@pytest.mark.parametrize("seed", range(RANDOM))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, RANDOM))])
 def test_a_killed_trainer_leaves_nothing_behind_and_resumes(
     seed: int, straight: tuple[Path, float], tiny_model: str, tmp_path: Path
 ) -> None:
@@ -76,6 +76,7 @@ def test_a_killed_trainer_leaves_nothing_behind_and_resumes(
 
 
 @pytest.mark.parametrize("step", [0, 2])
+@pytest.mark.long
 def test_a_killed_rollout_process_is_replaced(
     step: int, straight: tuple[Path, float], tiny_model: str, tmp_path: Path
 ) -> None:

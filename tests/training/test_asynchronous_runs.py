@@ -72,13 +72,16 @@ def test_a_run_that_took_turns_goes_on_ahead_and_back(tiny_model: str, tmp_path:
     assert [row.get("staleness/max") for row in rows] == [None, 0, 0, None, None]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["finish", *(pytest.param(way, marks=pytest.mark.long) for way in WAYS if way != "finish")]
+)
 def test_a_schedule_is_replayed_bit_for_bit(tiny_model: str, tmp_path: Path, way: str) -> None:
     recorded = train(tiny_model, tmp_path, "recorded", *WAYS[way])
     replayed = train(tiny_model, tmp_path, "replayed", *WAYS[way], f"training.schedule={recorded}/schedule.jsonl")
     assert_same_run(replayed, recorded)
 
 
+@pytest.mark.long
 def test_a_schedule_of_another_run_is_refused(
     straight: Path, tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

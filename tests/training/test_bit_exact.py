@@ -72,6 +72,7 @@ def _busy_cores() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_resumed_run_is_exact_while_other_processes_keep_the_cores_busy(tmp_path: Path) -> None:
     """The starter as it is: a tiny model's tensors are too small for torch to split over threads."""
 

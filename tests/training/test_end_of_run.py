@@ -55,6 +55,7 @@ def test_a_stopped_run_of_a_launcher_names_the_launchers_command(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_a_run_advises_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_hub_that_refuses_is_reported_in_one_paragraph(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_network_that_fails_at_the_end_loses_nothing(served: Hub, tmp_path: Path) -> None:
     settings = [
         *("training.per_device_train_batch_size=8", "training.num_generations=4", "training.max_steps=1"),

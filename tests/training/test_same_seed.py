@@ -14,6 +14,7 @@ from same_run import assert_same_run, words
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_same_command_twice_is_the_same_run(tiny_model: str, tmp_path: Path) -> None:
     """In a new process, and in this one, which has run other things; with different string hashes."""
     done = completed(

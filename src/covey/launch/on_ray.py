@@ -383,7 +383,7 @@ def run_on_ray(config: Config, run_name: str, resume: str, command: Sequence[str
                 console.say(f"on Ray: {hosts}.")
                 commands = [_words(command, plan, node, about[0]["address"]) for node in range(plan.nodes)]
                 nodes.start(config, commands, environment)
-                _watch(nodes, asked, launch.stop_timeout)
+                _watch(nodes, asked)
             finally:
                 nodes.release()
             code = next((nodes.codes[node] for node in sorted(nodes.codes) if nodes.codes[node]), 0)
@@ -406,7 +406,7 @@ def _words(command: Sequence[str], plan: LaunchPlan, node: int, address: str) ->
     return [*command, "--config", "{config}", *seat]
 
 
-def _watch(nodes: _Nodes, asked: list[int], stop_seconds: float) -> None:
+def _watch(nodes: _Nodes, asked: list[int]) -> None:
     """Until all launchers have ended: pass stop requests on, and end those that outlive the failure of another."""
     stopping, deadline = 0, float("inf")
     while not nodes.ended():
@@ -418,7 +418,7 @@ def _watch(nodes: _Nodes, asked: list[int], stop_seconds: float) -> None:
             nodes.stop(kill=asked.count(signal.SIGINT) > 1)
         elif time.monotonic() > deadline:
             nodes.stop()
-            deadline = float("inf") if deadline == float("inf") else time.monotonic() + stop_seconds + _GRACE_SECONDS
+            deadline = time.monotonic() + _GRACE_SECONDS
 
 
 def run_jobs(runner: Callable[[Any], Any], numbers: Sequence[int], config: Config) -> None:

@@ -383,6 +383,7 @@ def test_jobs_that_cannot_be_compared_are_named_with_the_reason(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_of_four_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(root / "src"))

@@ -56,5 +56,6 @@ def test_random_trees_compose_as_with_hydra(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_many_random_trees_compose_as_with_hydra(tmp_path: Path) -> None:
     check(range(100, 250), tmp_path)

@@ -139,7 +139,7 @@ def test_the_answers_that_a_start_learns_by_hand() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["graph_coloring", "countdown"])
+@pytest.mark.parametrize("task", [pytest.param("graph_coloring", marks=pytest.mark.long), "countdown"])
 def test_a_start_for_a_task_is_the_same_each_time_and_brings_its_tuning(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

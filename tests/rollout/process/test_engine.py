@@ -233,6 +233,7 @@ def test_a_call_goes_on_in_another_process_when_one_is_killed(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_process_that_dies_again_and_again(tiny_model: str, tmp_path: Path) -> None:
     """The end of its output says why."""
     model, tokenizer = loaded(tiny_model)

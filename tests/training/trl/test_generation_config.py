@@ -76,6 +76,7 @@ def test_what_the_file_sets_changes_no_completion(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nor_in_a_rollout_process(tiny_model: str, models: dict[str, str], tmp_path: Path) -> None:
     ahead = {"more": {"asynchronous": Asynchronous(staleness=1)}}
     found = [completions(model, tmp_path / name, **ahead) for name, model in (("plain", tiny_model), *models.items())]

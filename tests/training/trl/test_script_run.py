@@ -489,6 +489,7 @@ trainer.push_to_hub()
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nothing_of_it_is_pushed(served: Hub, tiny_model: str, tmp_path: Path) -> None:
     source = Path(__file__).parents[3] / "src"
     environment = {

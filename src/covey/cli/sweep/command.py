@@ -60,6 +60,10 @@ def run_sweep(
     check_hydra(request.hydra)
     check_launcher(request.hydra, request.config_dirs)
     plan = make_plan(request)
+    if (backend := next(iter(plan.configs.values())).launch.backend) == "slurm":
+        raise ConfigError(
+            "launch.backend=slurm is for a single run: a sweep's jobs are submitted by hydra/launcher=submitit_slurm."
+        )
     console = make_console(stderr=as_json)
     for note in plan.notes:
         _print(console, f"· {note}")
@@ -72,9 +76,8 @@ def run_sweep(
             # Ctrl-C and SIGTERM end the running job with a checkpoint, and the sweep.
             stopping = signal_handler(STOPS, runner.stop)
             with stopping, SweepDisplay(plan.directory, plan.sweep, list(plan.configs), console):
-                first = next(iter(plan.configs.values()))
-                if plan.to_run and first.launch.backend == "ray":
-                    launch_on_ray(runner, first, plan.to_run, request.hydra)
+                if plan.to_run and backend == "ray":
+                    launch_on_ray(runner, next(iter(plan.configs.values())), plan.to_run, request.hydra)
                 elif plan.to_run:
                     launch(runner, plan.to_run, plan.directory.launcher, request.hydra, request.config_dirs)
         except SweepLaunchError as error:
