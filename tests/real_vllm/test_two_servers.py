@@ -80,7 +80,7 @@ def test_one_of_two_is_killed(tied_model: str, tmp_path: Path, staleness: int) -
             f"output_dir={tmp_path}",
             f"launch.log_dir={tmp_path / 'logs'}",
         ),
-        *("logging.completions_every_steps=1", "ignore_checks=[prompt_form,trains_nothing]"),
+        *("logging.completions_every_steps=1", "ignore_checks=all"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(Path(covey.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     with output.open("wb") as file:
@@ -119,7 +119,7 @@ def test_one_of_two_is_killed(tied_model: str, tmp_path: Path, staleness: int) -
     assert all(tokens)
     completions = read_completions(tmp_path / "r" / "completions")
     assert len(completions) == 16 * STEPS
-    assert len({one["completion"] for one in completions}) > 16
+    assert len({str(one["completion"]) for one in completions}) > 16
 
 
 def _serves(process: psutil.Process) -> bool:

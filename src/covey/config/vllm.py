@@ -35,6 +35,8 @@ def server_where_addressed(values: Mapping[str, Any]) -> list[str]:
     return [f"training.vllm_mode=server, as training.{named[0]}={training[named[0]]} is the address of a server"]
 
 
+AUTO = "auto"
+"""The value of `training.vllm_servers` that leaves the number to `covey launch`."""
 SERVERS = "COVEY_VLLM_SERVERS"
 """Environment variable of training processes: the addresses of the launcher's vLLM servers, where there are several; a
 space between them."""

@@ -64,6 +64,11 @@ def this_machine(environ: Mapping[str, str] = os.environ) -> Machine:
     return Machine(tuple(names) if listed else (), cpus)
 
 
+def counted_gpus(count: int) -> str:
+    """`1 GPU`, `2 GPUs`."""
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
 def keep_one_gpu(environ: MutableMapping[str, str] = os.environ) -> str | None:
     """Without a launcher, leave this process the first of several visible GPUs; CUDA reads the variable once, at its
     first use.

@@ -21,6 +21,7 @@ from covey.config import Config, TrainingConfig
 from covey.config.groups.mesh import Mesh
 from covey.config.secrets import ENGINE_KEY
 from covey.config.vllm import (
+    AUTO,
     LARGE_SHARE,
     LOCAL_HOSTS,
     SAMPLING_GPU,
@@ -34,8 +35,7 @@ from covey.config.vllm import (
 )
 from covey.errors import ConfigError
 from covey.launch.accelerate import accelerate_config
-from covey.launch.machine import FINISH_FILE, STACKS_FILE, Machine, Place
-from covey.launch.servers import AUTO, counted_gpus, placed_servers, resolved, why_no_place, with_servers
+from covey.launch.machine import FINISH_FILE, STACKS_FILE, Machine, Place, counted_gpus
 from covey.model.load import check_tensor_parallel, resolve_model, tensor_parallel_choices
 from covey.model.starter import STARTERS
 from covey.runlog.directory import Inside
@@ -251,13 +251,13 @@ def training_processes(config: Config, machine: Machine) -> int:
 
 def _with_number(config: Config, machine: Machine, run_name: str = "") -> tuple[Config, list[str]]:
     """The config with a number of servers, where `auto` has one to choose."""
-    training = config.training
-    if (
-        not training.use_vllm
-        or is_elsewhere(config)
-        or not (training.vllm_mode == "server" or leaves_place_open(config))
-    ):
-        return (config, []) if training.vllm_servers != AUTO else (with_servers(config, 1), [])
+    if config.training.vllm_servers != AUTO:
+        return config, []
+    from covey.launch.servers import resolved, with_servers
+
+    serves = config.training.vllm_mode == "server" or leaves_place_open(config)
+    if not config.training.use_vllm or not serves or is_elsewhere(config):
+        return with_servers(config, 1), []
     return resolved(config, machine, None, Path(config.output_dir) / (config.run_name or run_name))
 
 
@@ -374,6 +374,8 @@ class _Layout:
         if serves and not gpus and launch.nodes > 1:  # the last one serves
             servers, train_nodes = [(launch.nodes - 1, number, ()) for number in range(count)], launch.nodes - 1
         if serves and gpus:
+            from covey.launch.servers import placed_servers, why_no_place
+
             found = placed_servers(config, len(gpus))
             if found is None:
                 raise ConfigError(why_no_place(config, len(gpus)))

@@ -15,21 +15,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from covey.config import Config, TrainingConfig
 from covey.config.groups.training import check_geometry, training_fields
+from covey.config.vllm import AUTO
 from covey.errors import ConfigError, CoveyError
-from covey.launch.machine import Machine
+from covey.launch.machine import Machine, counted_gpus
 from covey.model.load import read_model_config
-from covey.model.memory import estimate_memory
-from covey.runlog import names, read_metrics
+from covey.runlog import names
 from covey.runlog.directory import RunDirectory
-from covey.runlog.overlap import Round, expected, measured_rounds
 
-AUTO = "auto"
+if TYPE_CHECKING:
+    from covey.runlog.overlap import Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Split:
 
     def scaled(self, rounds: Sequence[Round], measured: Split) -> list[Round]:
         """What rounds that were measured with another split take with this one."""
+        from covey.runlog.overlap import Round
+
         faster, learns = self.sampling / measured.sampling, self.learning / measured.learning
         return [Round(one.generation / faster, one.learning / learns, one.sync) for one in rounds]
 
@@ -60,6 +62,9 @@ class Measured:
     @classmethod
     def of(cls, folder: Path) -> Measured:
         """Read a finished or running run. Raises a `CoveyError` if there is no such run, or it has finished no step."""
+        from covey.runlog import read_metrics
+        from covey.runlog.overlap import measured_rounds
+
         run = RunDirectory(folder)
         rows = read_metrics(run.metrics)
         rounds = measured_rounds(rows)
@@ -169,11 +174,6 @@ def why_no_place(config: Config, there: int) -> str:
     )
 
 
-def counted_gpus(count: int) -> str:
-    """`1 GPU`, `2 GPUs`."""
-    return f"{count} GPU{'' if count == 1 else 's'}"
-
-
 def with_servers(config: Config, count: int) -> Config:
     """The config with this number of servers."""
     training = TrainingConfig({**config.training.values, "vllm_servers": count})
@@ -246,6 +246,8 @@ def fastest(
         measured: times of a run; None for an estimate.
         costs: see `estimated`.
     """
+    from covey.runlog.overlap import expected
+
     staleness = int(config.training.staleness)
 
     def seconds(one: Serving, longer: float) -> float:
@@ -295,6 +297,9 @@ def estimated(config: Config, split: Split, completions: int, costs: Mapping[str
         completions: of the round.
         costs: factors of `learning` and `generation`; 1 where left out.
     """
+    from covey.model.memory import estimate_memory
+    from covey.runlog.overlap import Round
+
     model, training = read_model_config(config.model.name, config.model.revision), config.training
     length = config.dataset.max_prompt_length or 512
     parameters = 1.5e9

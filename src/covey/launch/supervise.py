@@ -8,11 +8,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from covey.config.secrets import redact
 from covey.launch.machine import FINISHES, STACKS, LaunchError, ProgressWatch, how_it_ended
@@ -253,56 +253,6 @@ class Serving:
         return f" The end of its log, {self._tail.path}:\n{self._tail.quoted(LAST_LINES)}"
 
 
-class Servings:
-    """All servers of a plan, each watched and restarted by itself; with none they count as up."""
-
-    def __init__(self, all_of_them: Sequence[Serving]) -> None:
-        """
-        Args:
-            all_of_them: those of this node and of others.
-        """
-        self._all = all_of_them
-
-    @property
-    def is_up(self) -> bool:
-        """Whether all have answered since their last start."""
-        return all(one.is_up for one in self._all)
-
-    def start(self) -> None:
-        """Start those that this node runs."""
-        for one in self._all:
-            one.start()
-
-    def wait(self, stopped: Callable[[], bool]) -> bool:
-        """Wait until all answer; see `Serving.wait`."""
-        return all(one.wait(stopped) for one in self._all)
-
-    def check(self) -> None:
-        """Restart those that have died; see `Serving.check`."""
-        for one in self._all:
-            one.check()
-
-    def explains_failure(self) -> bool:
-        """Whether training has just failed because a server was gone; see `Serving.explains_failure`."""
-        found = [one.explains_failure() for one in self._all]
-        return any(found)
-
-    def restart(self) -> None:
-        """Restart those that this node runs."""
-        for one in self._all:
-            one.restart()
-
-    def stop(self) -> None:
-        """Send them the stop signal."""
-        for one in self._all:
-            one.stop()
-
-    def end(self) -> None:
-        """Stop them and wait for their end."""
-        for one in self._all:
-            one.end()
-
-
 RESUMED = ("resume=auto", "overwrite=false")
 """Overrides of restarted training: it resumes from its newest complete checkpoint."""
 
@@ -359,12 +309,10 @@ class Supervisor:
         """
         self._plan, self._limits, self._reporter, self._nodes = plan, limits, reporter, nodes
         mine = {(process.name, process.number): process for process in plan.on(node)}
-        self._serving = Servings(
-            [
-                Serving(server, mine.get((SERVER, number)), reporter, limits.server_timeout, limits.server_restarts)
-                for number, server in enumerate(plan.servers)
-            ]
-        )
+        self._servings = [
+            Serving(server, mine.get((SERVER, number)), reporter, limits.server_timeout, limits.server_restarts)
+            for number, server in enumerate(plan.servers)
+        ]
         self._process = mine.get((TRAINER, 0))
         self._trainer: ManagedProcess | None = None
         self._tail = Tail(self._process.log) if self._process is not None else None
@@ -379,8 +327,8 @@ class Supervisor:
         not answer in time or died too often, or training hung too often."""
         with signal_handler(_STOPS, self._on_signal), Reaper(self._limits.stop_timeout, self._nodes.beat):
             try:
-                self._serving.start()
-                if not self._serving.wait(self._stop_requested):
+                self._each(Serving.start)
+                if not self._servers_answer():
                     return self._stopped(clean=True)
                 if self._process is None:
                     return self._serve()
@@ -388,12 +336,19 @@ class Supervisor:
                 return self._watch()
             finally:
                 self._reporter.waiting("", [])
-                self._serving.stop()
+                self._each(Serving.stop)
                 if self._trainer is not None:
                     self._trainer.end(self._limits.stop_timeout, at_once=lambda: self._interrupted)
                     self._trainer = None
-                self._serving.end()
+                self._each(Serving.end)
                 end_orphans(_ORPHAN_SECONDS)
+
+    def _each(self, call: Callable[[Serving], Any]) -> list[Any]:
+        return [call(one) for one in self._servings]
+
+    def _servers_answer(self) -> bool:
+        """Wait until all servers answer; see `Serving.wait`."""
+        return all(one.wait(self._stop_requested) for one in self._servings)
 
     # -- stop requests
 
@@ -461,9 +416,13 @@ class Supervisor:
                 code, orderly = how_it_ended(self._plan.logs, trainer.poll() or 1)[0], self._nodes.orderly
                 return Ending(code if orderly or 0 < code < 128 else 1, self._asked(), orderly)
             else:
-                self._serving.check()
+                self._each(Serving.check)
                 limit = self._limits.step_timeout
-                if limit is not None and self._serving.is_up and self._progress.seconds_since() > limit:
+                if (
+                    limit is not None
+                    and all(one.is_up for one in self._servings)
+                    and self._progress.seconds_since() > limit
+                ):
                     self._end_hanging(trainer)
             time.sleep(TICK)
         return self._stopped(clean=True)
@@ -477,7 +436,7 @@ class Supervisor:
             return self._stopped(clean=code > 128)
         if orderly and code > 128:
             return Ending(code, clean=True)  # a process of another node was asked to stop
-        if self._serving.explains_failure():
+        if any(self._each(Serving.explains_failure)):
             self._reporter.say(f"training ended with exit code {code} because its vLLM server was gone.")
             return self._resume()
         if not orderly:  # otherwise training has printed the reason
@@ -486,7 +445,7 @@ class Supervisor:
 
     def _resume(self) -> Ending | None:
         """Restart training as soon as its server answers."""
-        if not self._serving.wait(self._stop_requested):
+        if not self._servers_answer():
             return self._stopped(clean=True)
         self._reporter.say("training resumes from its newest checkpoint.")
         self._start_training(RESUMED)
@@ -518,7 +477,7 @@ class Supervisor:
             )
         self._hang_restarts_left -= 1
         self._reporter.say(f"{text} It was ended and is restarted.")
-        self._serving.restart()  # training may have waited for it
+        self._each(Serving.restart)  # training may have waited for it
         self._resume()
 
     # -- a node that only serves, and cleanup
@@ -533,7 +492,7 @@ class Supervisor:
             if code is not None:
                 break
             if not self._stop_requested():
-                self._serving.check()
+                self._each(Serving.check)
             else:
                 give_up = min(give_up, time.monotonic() + self._limits.stop_timeout)
             time.sleep(10 * TICK)

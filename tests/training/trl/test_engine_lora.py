@@ -191,7 +191,7 @@ def engine_of(monkeypatch: pytest.MonkeyPatch, tiny_model: str) -> Callable[...,
         accelerator = Accelerator(cpu=True)
         made.__dict__ |= {
             **{"mode": "colocate", "enable_sleep_mode": False, "llm": llm, "model": model, "_gaps": [], "_syncs": 0},
-            **{"accelerator": accelerator, "_dist": DistributedBackend(accelerator), "_sync_check": None},
+            **{"accelerator": accelerator, "_dist": DistributedBackend(accelerator), "_sync_checks": {}},
             **{
                 "processing_class": AutoTokenizer.from_pretrained(tiny_model),
                 "_lora_sync": sync,
@@ -294,7 +294,7 @@ def client() -> Iterator[Any]:
     Thread(target=server.serve_forever, daemon=True).start()
     made = object.__new__(EngineClient)
     made._requests = Counter[str]()
-    made.__dict__ |= {"_held": [], "session": requests.Session(), "model": "base", "_base": "base", "_synced": "one"}
+    made.__dict__ |= {"_held": [], "session": requests.Session(), "model": "base", "base_model": "base", "_synced": "one"}
     made.__dict__ |= {"base_url": f"http://127.0.0.1:{server.server_port}", "_replicas": 1, "_lora": None}
     made.__dict__ |= {"_device": torch.device("cpu"), "calls": server.calls}  # type: ignore[attr-defined]
     yield made

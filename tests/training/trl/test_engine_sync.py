@@ -166,7 +166,7 @@ def test_the_check_wakes_the_cache_of_a_sleeping_engine(monkeypatch: pytest.Monk
         "accelerator": Accelerator(cpu=True),
         "_dist": SimpleNamespace(fsdp_version=2),
         "_rows": [[1, 2, 3]],
-        "_sync_check": WeightSyncCheck(1e9, {"float32"}),
+        "_sync_checks": {"": WeightSyncCheck(1e9, {"float32"})},
     }
     monkeypatch.setattr(vllm_engine, "prompt_logps", lambda llm, rows, adapter: llm.prompt_logps(rows))
     llm.wake_up(["weights"])  # as TRL does before it sends them

@@ -77,13 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from covey.launch.machine import this_machine
     from covey.launch.plan import make_plan, training_processes
-    from covey.launch.servers import AUTO, resolved
     from covey.launch.slurm import job_id
 
     machine = this_machine()
     composed = request.compose(partial(training_processes, machine=machine))
     config = composed.config
-    auto = config.training.vllm_servers == AUTO
+    auto = config.training.vllm_servers == "auto"
     if arguments.times and not arguments.plan and not auto:
         raise ConfigError(
             "--times goes with --plan, which prints what these times promise, or with training.vllm_servers=auto, "
@@ -100,6 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     if job is not None:  # a job that was pre-empted must find its run again
         name = f"{name.partition('-')[2].partition('-')[2]}-{job}"
     if auto and arguments.times:
+        from covey.launch.servers import resolved
+
         config, notes = resolved(config, machine, Path(arguments.times), Path(config.output_dir) / name)
         composed = dataclasses.replace(composed, config=config, notes=(*composed.notes, *notes))
         for note in notes:

@@ -64,8 +64,7 @@ OWN_FIELDS: Mapping[str, tuple[Field, str]] = MappingProxyType(
             ),
             (
                 Field("vllm_servers", "int | str", 1),
-                "vLLM servers that generate side by side, each on vllm_tensor_parallel_size GPUs: a number, or auto, "
-                "for the split of the GPUs that `covey launch` finds fastest.",
+                "vLLM servers, each on vllm_tensor_parallel_size GPUs; auto takes the fastest split of the GPUs.",
             ),
             (
                 Field("vllm_lora_sync", "str", "auto", ("auto", "adapter", "merge")),
@@ -235,10 +234,9 @@ def _check_limits(name: str, value: Any) -> Any:
         raise BadKeyError(
             key, f"={show(value)} is out of range: it must be an integer of steps, or a share of all steps below 1."
         )
-    if name == "pad_to_multiple_of" and isinstance(value, str) and value not in ("auto", "none"):
-        raise BadKeyError(key, f"={show(value)} is not possible: it must be an integer, auto or none.")
-    if name == "vllm_servers" and isinstance(value, str) and value != "auto":
-        raise BadKeyError(key, f"={show(value)} is not possible: it must be a number of servers, or auto.")
+    words = {"pad_to_multiple_of": ("auto", "none"), "vllm_servers": ("auto",)}.get(name, ())
+    if words and isinstance(value, str) and value not in words:
+        raise BadKeyError(key, f"={show(value)} is not possible: it must be an integer, {' or '.join(words)}.")
     if name == "optim_args" and value and not _OPTIM_ARGS.fullmatch(value):
         raise BadKeyError(key, f"={show(value)} cannot be read: write name=value pairs, such as 'rank=64,scale=0.5'.")
     if isinstance(value, str) and any(member.startswith("dict") for member in members(known.type)):

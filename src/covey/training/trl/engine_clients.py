@@ -81,6 +81,10 @@ class EngineClients:
     def max_logprobs(self) -> int:
         return min((one.max_logprobs for one in self.live if one.max_logprobs >= 0), default=-1)
 
+    def get_server_info(self) -> Any:
+        """As TRL's, of the first server."""
+        return self.live[0].get_server_info()
+
     def init_communicator(self, device: Any = 0) -> None:
         """Set up the transfer of weights to all live servers: one NCCL group, in which the workers of each follow those
         of the one before. Raises an `EngineError` if their models differ."""
