@@ -41,6 +41,8 @@ COMMAND = ("-m", "covey.cli.main", "launch")
 """What a node runs, with the arguments of its `covey launch`."""
 _CONNECT_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
+_SEEN_SECONDS = 5.0
+"""After which another machine sees a new file on shared storage."""
 _SILENT_SECONDS = 60.0
 """A node that Ray calls alive, and that answers nothing for so long, is lost."""
 _GRACE_SECONDS = 45.0
@@ -122,18 +124,19 @@ class NodeActor:
         import ray
 
         enter(folder, threads)
-        missing = []
-        for file, token in tokens.items():
-            with suppress(OSError):
-                list(file.parent.iterdir())  # so that NFS looks again
-                if file.read_text(encoding="utf-8") == token:
-                    continue
-            missing.append(str(file.parent))
+        missing, until = dict(tokens), time.monotonic() + _SEEN_SECONDS
+        while missing and time.monotonic() < until:
+            for file, token in tokens.items():
+                with suppress(OSError):
+                    list(file.parent.iterdir())  # so that NFS looks again
+                    if file.read_text(encoding="utf-8") == token:
+                        missing.pop(file, None)
+            time.sleep(_LOOK_SECONDS / 4)
         return {
             "host": socket.gethostname(),
             "address": ray.util.get_node_ip_address(),
             "id": ray.get_runtime_context().get_node_id(),
-            "missing": ", ".join(missing),
+            "missing": ", ".join(str(file.parent) for file in missing),
             **_versions(ray),
         }
 
@@ -169,6 +172,7 @@ class NodeActor:
             content = content[: content.rfind(b"\n") + 1]
         else:
             self._process.close()
+            self._folder.cleanup()
         self._read += len(content)
         return content.decode(errors="replace"), code
 
@@ -272,12 +276,12 @@ class _Nodes:
         """Start the launchers, with the command of each."""
         seconds = config.launch.stop_timeout + _GRACE_SECONDS
         text, logs = to_yaml(config), self._plan.logs.absolute()
-        self._ray.get(
-            [
-                actor.start.remote(text, words[node], environment, logs / f"ray-{node}.log", seconds)
-                for node, actor in enumerate(self._actors)
-            ]
-        )
+        asked = [
+            actor.start.remote(text, words[node], environment, logs / f"ray-{node}.log", seconds)
+            for node, actor in enumerate(self._actors)
+        ]
+        with suppress(self._ray.exceptions.RayActorError):  # `look` names the node
+            self._ray.get(asked)
 
     def look(self) -> None:
         """Print what is new, and note which launchers have ended and which nodes are lost."""
