@@ -100,9 +100,9 @@ ON_RAY = ("launch.backend=ray", f"launch.nodes={NODES}")
 BATCH = ("training.per_device_train_batch_size=4", "training.gradient_accumulation_steps=1")
 
 
-def test_three_nodes_the_loss_of_one_and_a_stop(cluster: Any, start: Any, tmp_path: Path) -> None:
+def test_three_nodes_and_the_loss_of_one(cluster: Any, start: Any, tmp_path: Path) -> None:
     """Each actor in its own copy of Ray's working_dir. They end at the weights of three processes on one machine; so
-    does a run whose node was lost on the way, placed again; and one that was asked to stop is resumed to them."""
+    does a run whose node was lost on the way, once it was placed again."""
     (tmp_path / "code").mkdir()
     job = {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": {"working_dir": str(tmp_path / "code")}})}
 
@@ -125,14 +125,24 @@ def test_three_nodes_the_loss_of_one_and_a_stop(cluster: Any, start: Any, tmp_pa
     assert _digest(tmp_path / "lost") == expected
     assert re.search(r"· node \d \(\S+, \S+, \w{8}\) is lost: ", text())
     assert "the run is placed again and resumes (0 such restarts left)" in text()
+    until(lambda: _left() == [], 60.0)
 
+
+@pytest.mark.long
+def test_a_stop_and_a_killed_driver(start: Any, tmp_path: Path) -> None:
+    """A run that was asked to stop is resumed to the weights of one that was not; a killed driver leaves nothing."""
+
+    def text() -> str:
+        return (tmp_path / "output.txt").read_text()
+
+    assert start("straight", *BATCH, *ON_RAY).wait(SECONDS) == 0, text()
     run = start("stopped", *BATCH, *ON_RAY)
     until(lambda: is_complete(tmp_path / "stopped" / "checkpoint-1"), SECONDS)
     run.send_signal(signal.SIGTERM)
     assert run.wait(SECONDS) == 128 + signal.SIGTERM, text()
     assert not (tmp_path / "stopped" / "final_model").exists()
     assert start("stopped", *BATCH, *ON_RAY, "resume=auto").wait(SECONDS) == 0, text()
-    assert _digest(tmp_path / "stopped") == expected
+    assert _digest(tmp_path / "stopped") == _digest(tmp_path / "straight")
 
     run = start("killed", *BATCH, *ON_RAY)
     until(lambda: is_complete(tmp_path / "killed" / "checkpoint-1"), SECONDS)
@@ -146,8 +156,10 @@ def test_a_sweep_is_a_task_a_run(start: Any, tmp_path: Path) -> None:
     results = (tmp_path / "sweep" / "sweep.md").read_text()
     assert results.count("finished") == 2
 
-    run = start("ended", "--multirun", "seed=1,2", "launch.backend=ray")
-    folder = tmp_path / "ended"
+
+@pytest.mark.long
+def test_a_sweep_is_stopped_and_resumed(start: Any, tmp_path: Path) -> None:
+    run, folder = start("ended", "--multirun", "seed=1,2", "launch.backend=ray"), tmp_path / "ended"
     until(lambda: any(is_complete(one) for one in folder.glob("*/checkpoint-1")), SECONDS)
     run.send_signal(signal.SIGINT)
     assert run.wait(SECONDS) == 128 + signal.SIGINT, (tmp_path / "output.txt").read_text()

@@ -294,7 +294,13 @@ def client() -> Iterator[Any]:
     Thread(target=server.serve_forever, daemon=True).start()
     made = object.__new__(EngineClient)
     made._requests = Counter[str]()
-    made.__dict__ |= {"_held": [], "session": requests.Session(), "model": "base", "base_model": "base", "_synced": "one"}
+    made.__dict__ |= {
+        "_held": [],
+        "session": requests.Session(),
+        "model": "base",
+        "base_model": "base",
+        "_synced": "one",
+    }
     made.__dict__ |= {"base_url": f"http://127.0.0.1:{server.server_port}", "_replicas": 1, "_lora": None}
     made.__dict__ |= {"_device": torch.device("cpu"), "calls": server.calls}  # type: ignore[attr-defined]
     yield made
