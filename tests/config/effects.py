@@ -50,8 +50,9 @@ EFFECTS = {
     "processes, and the plan or job of a launch": """
         model.mesh_shape training.fsdp training.deepspeed training.accelerator_config training.parallelism_config
         training.ddp_backend training.ddp_timeout launch.gpus launch.nodes launch.num_processes launch.accelerate
-        launch.main_process_port launch.step_timeout launch.stop_timeout launch.log_dir launch.slurm.account
-        launch.slurm.partition launch.slurm.qos launch.slurm.constraint launch.slurm.gres launch.slurm.cpus
+        launch.main_process_port launch.step_timeout launch.stop_timeout launch.log_dir launch.backend
+        launch.image launch.volume launch.slurm.account launch.slurm.partition launch.slurm.qos
+        launch.slurm.constraint launch.slurm.gres launch.slurm.cpus
         launch.slurm.mem launch.slurm.time launch.slurm.exclusive launch.slurm.signal_seconds launch.slurm.requeue
         launch.slurm.options launch.slurm.setup""",
     "nothing but a refusal": """

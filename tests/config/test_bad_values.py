@@ -249,7 +249,7 @@ def test_every_field_of_trl_has_limits() -> None:
         *("optim_args", "optim_target_modules", "torch_compile_backend", "project", "trackio_space_id"),
         *("trackio_bucket_id", "trackio_static_space_id", "hub_token", "hub_model_id", "hub_revision", "fsdp"),
         *("metric_for_best_model", "length_column_name", "vllm_structured_outputs_regex", "vllm_server_base_url"),
-        *("vllm_server_host", "log_completions_hub_repo", "pad_to_multiple_of", "schedule"),
+        *("vllm_server_host", "log_completions_hub_repo", "pad_to_multiple_of", "schedule", "vllm_servers"),
     }
 
 

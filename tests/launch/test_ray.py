@@ -18,6 +18,7 @@ import pytest
 
 from covey.config import Config, load
 from covey.errors import CoveyError
+from covey.launch.machine import Machine
 from covey.runlog.checkpoint import is_complete
 from launched import MARK, until
 from same_run import words
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.ray
 
 SECONDS = 240.0
 NODES = 3
+NONE = Machine()
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +208,7 @@ def test_every_node_runs_the_command_with_all_its_gpus(
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     stub = ("-c", STUB.replace("{code}", str(code)))
-    assert run_on_ray(_config(tmp_path, "launch.gpus=8"), "a", "covey launch again", stub) == code
+    assert run_on_ray(_config(tmp_path, "launch.gpus=8"), "a", NONE, "covey launch again", stub) == code
     said = [(tmp_path / f"said-{node}.txt").read_text() for node in range(NODES)]
     assert said == ["0,1,2,3,4,5,6,7|none|covey launch again"] * NODES
     lines = sorted(line for line in capfd.readouterr().out.splitlines() if "launch.node_rank" in line)
@@ -219,9 +221,9 @@ def test_every_node_runs_the_command_with_all_its_gpus(
 
 
 def test_the_number_of_gpus_is_the_clusters(connected: Any, tmp_path: Path) -> None:
-    from covey.launch.on_ray import run_on_ray
+    from covey.launch.on_ray import machine_of_cluster, run_on_ray
 
-    assert run_on_ray(_config(tmp_path), "a", "", ("-c", STUB.replace("{code}", "0"))) == 0
+    assert run_on_ray(_config(tmp_path), "a", machine_of_cluster(NODES), "", ("-c", STUB.replace("{code}", "0"))) == 0
     assert (tmp_path / "said-1.txt").read_text().startswith("0,1,2,3,4,5,6,7|")
 
 
@@ -232,7 +234,7 @@ def test_what_the_cluster_cannot_run_is_refused(
 
     def refused(config: Config) -> str:
         with pytest.raises(CoveyError) as found:
-            on_ray.run_on_ray(config, "a", "", ("-c", "raise SystemExit(9)"))
+            on_ray.run_on_ray(config, "a", NONE, "", ("-c", "raise SystemExit(9)"))
         return str(found.value)
 
     said = refused(_config(tmp_path, "launch.gpus=9", "launch.start_timeout=2"))
@@ -273,4 +275,4 @@ def test_without_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(CoveyError, match=r"found no usable Ray cluster \(127.0.0.1:1\)"):
-        run_on_ray(_config(tmp_path), "a", "")
+        run_on_ray(_config(tmp_path), "a", NONE, "")

@@ -57,6 +57,9 @@ def test_what_each_process_is_told() -> None:
     assert [options(one.command)["--port"] for one in found] == ["8000", "8003"]
     assert [one.environment["CUDA_VISIBLE_DEVICES"] for one in found] == ["2", "3"]
     assert [one.log.name for one in found] == ["server-0.log", "server-1.log"]
+    assert [options(one.command)["--seed"] for one in found] == ["0", "1"]  # else both draw the same
+    spread = plan(2, *SERVE, "training.vllm_servers=3", "launch.nodes=3").processes
+    assert [options(one.command)["--host"] for one in spread[:3]] == ["0.0.0.0", "<node 1>", "<node 2>"]
     trainer = made.processes[-1]
     assert trainer.environment["COVEY_VLLM_SERVERS"] == "http://127.0.0.1:8000 http://127.0.0.1:8003"
     assert made.ports == {"server_0": 8000, "server_1": 8003, "weight_sync": 51216, "main_process": 29500}
@@ -179,6 +182,13 @@ def test_auto_without_a_split(tmp_path: Path) -> None:
     (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text().replace(names.DEVICE_MEMORY, "memory/other"))
     with pytest.raises(ConfigError, match="had no GPU: its times do not say how to split GPUs"):
         resolved(config(*AUTO, "launch.gpus=8"), Machine.of(8), run, tmp_path)
+
+
+@pytest.mark.parametrize("more", [(), ("model.reasoning_vocab_size=4",)])
+def test_auto_where_vllm_shares_the_gpu(more: tuple[str, ...]) -> None:
+    """`launch.vllm_own_gpu` leaves the place open, and there is room for no server."""
+    words = ("training.use_vllm=true", "launch.vllm_own_gpu=true", "training.vllm_servers=auto", *more)
+    assert plan(1 if not more else 4, *words).servers == ()
 
 
 def test_auto_is_kept_by_a_run_that_is_resumed(tmp_path: Path) -> None:

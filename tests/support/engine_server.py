@@ -31,6 +31,8 @@ class EngineServer(ThreadingHTTPServer):
         """How long it takes to answer a request for completions."""
         self.answers_left: int | None = None
         """After so many requests for completions it drops connections; None: never."""
+        self.fails = False
+        """Whether it answers 500, as one whose engine has died."""
         self.calls: list[tuple[str, Any]] = []
         self.weights: dict[str, float] = {}
         self.adapters: list[str] = []
@@ -105,7 +107,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or "{}")
         with server.lock:
             server.calls.append((path, body))
-        if path == "/v1/completions" and "prompt_logprobs" in body:
+        if self.server.fails:
+            self._answer({"error": "the engine is dead"}, 500)
+        elif path == "/v1/completions" and "prompt_logprobs" in body:
             self._answer({"choices": [self._logps(row) for row in body["prompt"]]})
         elif path == "/v1/completions":
             with server.lock:
@@ -132,9 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
         logp = -sum(self.server.weights.values()) / 100
         return {"prompt_logprobs": [None, *({str(token): {"logprob": logp}} for token in row[1:])]}
 
-    def _answer(self, content: Any) -> None:
+    def _answer(self, content: Any, status: int = 200) -> None:
         body = json.dumps(content).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header(INSTANCE_HEADER, self.server.instance)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -25,6 +25,9 @@ none. JSON, by dotted key."""
 ENGINE_KEY = "COVEY_ENGINE_KEY"
 """Environment variable with the API key of Covey's vLLM server, read by the server and the trainer."""
 
+RUN_KEY = "COVEY_RUN_KEY"
+"""Environment variable by which Ray's driver passes that key to the launchers of a run."""
+
 _DISTINCT = re.compile(r".{16,}|(?=.*\d)(?=.*[A-Za-z]).{8,}", re.DOTALL)
 """Values of secret variables that are redacted elsewhere. Shorter ones, such as `offline`, are ordinary words."""
 

@@ -51,7 +51,7 @@ def server_addresses(training: TrainingConfig) -> list[str]:
 def is_elsewhere(config: Config) -> bool:
     """Whether the server that the config names is somebody else's, which the launcher does not start."""
     training = config.training
-    return training.vllm_server_base_url is not None or training.vllm_server_host not in LOCAL_HOSTS
+    return bool(server_addresses(training)) or training.vllm_server_host not in LOCAL_HOSTS
 
 
 def leaves_place_open(config: Config) -> bool:

@@ -18,7 +18,7 @@ from covey.advice import install
 from covey.config import Config, to_yaml
 from covey.config.compose.build import flatten
 from covey.config.keys import VLLM_RANGE
-from covey.config.secrets import ENGINE_KEY, for_children
+from covey.config.secrets import ENGINE_KEY, RUN_KEY, for_children
 from covey.launch.machine import RESUME_COMMAND, STACKS, LaunchError, Machine, is_free
 from covey.launch.nodes import ENDED, FAILED, Nodes, Seat
 from covey.launch.plan import SERVER, TORCH_LOGS, TRAINER, LaunchPlan, Ports, as_text, make_plan
@@ -163,7 +163,7 @@ def _write(config: Config, plan: LaunchPlan) -> None:
     shutil.rmtree(plan.logs / TORCH_LOGS, ignore_errors=True)
     if plan.accelerate is not None:
         write_atomically(plan.accelerate_file, yaml.safe_dump(dict(plan.accelerate), sort_keys=False))
-    if plan.server is not None and plan.server.is_ours and ENGINE_KEY not in os.environ and not plan.key_file.exists():
+    if plan.server is not None and plan.server.is_ours and RUN_KEY not in os.environ and not plan.key_file.exists():
         write_private(plan.key_file, secrets.token_urlsafe(32))
     write_private(plan.config_file, to_yaml(named))
 
@@ -174,7 +174,7 @@ def _with_secrets(config: Config, plan: LaunchPlan) -> LaunchPlan:
     if plan.server is None or not plan.server.is_ours:
         return plan
     try:
-        key = {ENGINE_KEY: os.environ.get(ENGINE_KEY) or plan.key_file.read_text(encoding="utf-8")}
+        key = {ENGINE_KEY: os.environ.get(RUN_KEY) or plan.key_file.read_text(encoding="utf-8")}
     except FileNotFoundError:
         raise LaunchError(
             f"{plan.key_file} is gone: the run ended on its first node before this node started."

@@ -26,13 +26,14 @@ from covey._version import __version__
 from covey.advice import install
 from covey.config import Config, to_yaml
 from covey.config.compose.build import flatten
-from covey.config.secrets import ENGINE_KEY, VARIABLE, for_children
+from covey.config.secrets import RUN_KEY, VARIABLE, for_children
 from covey.errors import CoveyError
 from covey.launch.machine import RESUME_COMMAND, LaunchError, Machine
 from covey.launch.plan import TRAINER, LaunchPlan, make_plan
 from covey.launch.process import ManagedProcess
 from covey.launch.slurm import write_private
 from covey.launch.supervise import LaunchConsole
+from covey.runlog.directory import RunDirectory
 from covey.workers.signals import STOPS, signal_handler
 
 THREADS = "OMP_NUM_THREADS"
@@ -202,7 +203,7 @@ class _Nodes:
         self.lost: list[str] = []
         """What is said of nodes that were lost."""
 
-    def place(self, seconds: float, stopped: Any) -> bool:
+    def place(self, seconds: float, stopped: Callable[[], bool]) -> bool:
         """Reserve one bundle on each node, and make the actors; False if that was stopped."""
         ray, plan = self._ray, self._plan
         trainers = sum(process.name == TRAINER for process in plan.processes)
@@ -241,8 +242,11 @@ class _Nodes:
         ]
         return True
 
-    def check(self, folder: Path | None, threads: str | None) -> list[dict[str, str]]:
-        """Where the nodes are. Raises a `LaunchError` where one has other versions, or does not share the folders."""
+    def check(
+        self, folder: Path | None, threads: str | None, seconds: float, stopped: Callable[[], bool]
+    ) -> list[dict[str, str]]:
+        """Where the nodes are; nothing if that was stopped, or one was `lost`. Raises a `LaunchError` where one has
+        other versions, does not share the folders, or does not answer."""
         ray, plan = self._ray, self._plan
         tokens = {at.absolute() / f".covey-{secrets.token_hex(8)}": secrets.token_hex(8) for at in _shared(plan)}
         try:
@@ -250,7 +254,21 @@ class _Nodes:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_private(file, token)
             asked = [actor.about.remote(folder, threads, tokens) for actor in self._actors]
+            left, began = asked, time.monotonic()
+            while left:
+                _, left = ray.wait(left, num_returns=len(left), timeout=_LOOK_SECONDS)
+                if stopped():
+                    return []
+                if left and time.monotonic() > began + seconds:
+                    raise LaunchError(
+                        f"{len(left)} of {plan.nodes} nodes of the Ray cluster started no actor within {seconds:g} s "
+                        "(launch.start_timeout): `ray status` and Ray's logs may say why."
+                    )
             self._about = ray.get(asked)
+        except ray.exceptions.ActorDiedError as error:
+            self.lost.append(f"a node is lost: {_said(error)}")
+            self.codes[0] = 1
+            return []
         except ray.exceptions.RayError as error:
             raise LaunchError(f"A node of the Ray cluster cannot run Covey: {_said(error)}") from None
         finally:
@@ -280,8 +298,12 @@ class _Nodes:
             actor.start.remote(text, words[node], environment, logs / f"ray-{node}.log", seconds)
             for node, actor in enumerate(self._actors)
         ]
-        with suppress(self._ray.exceptions.RayActorError):  # `look` names the node
+        try:
             self._ray.get(asked)
+        except self._ray.exceptions.RayActorError:
+            return  # `look` names the node
+        except self._ray.exceptions.RayError as error:
+            raise LaunchError(f"A node of the Ray cluster cannot start Covey: {_said(error)}") from None
 
     def look(self) -> None:
         """Print what is new, and note which launchers have ended and which nodes are lost."""
@@ -346,11 +368,25 @@ def _shared(plan: LaunchPlan) -> set[Path]:
     return {plan.run.parent, plan.logs}
 
 
-def run_on_ray(config: Config, run_name: str, resume: str, command: Sequence[str] = COMMAND) -> int:
+def machine_of_cluster(nodes: int) -> Machine:
+    """A node of the cluster: with the GPUs that each of so many has. Raises a `LaunchError` if fewer have any."""
+    there = connect().nodes()
+    counts = sorted((int(node["Resources"].get("GPU", 0)) for node in there if node["Alive"]), reverse=True)
+    found = counts[min(nodes, len(counts)) - 1]
+    if counts[0] and not found:
+        raise LaunchError(
+            f"launch.nodes={nodes}, and fewer nodes of the Ray cluster have GPUs ({', '.join(map(str, counts))}). Set "
+            "launch.nodes or launch.gpus."
+        )
+    return Machine.of(found)
+
+
+def run_on_ray(config: Config, run_name: str, machine: Machine, resume: str, command: Sequence[str] = COMMAND) -> int:
     """Run all nodes of a launch on a Ray cluster; returns the exit code.
 
     Args:
         run_name: the run's name where the config gives none.
+        machine: each node.
         resume: the command that resumes the run.
         command: what each node runs, as arguments of Python.
 
@@ -359,17 +395,15 @@ def run_on_ray(config: Config, run_name: str, resume: str, command: Sequence[str
     """
     ray = connect()
     folder, threads = folder_of_driver(ray, config), threads_of_driver(ray)
-    gpus, launch = config.launch.gpus, config.launch
-    if gpus is None:  # what every one of the nodes that have most can give
-        counts = sorted((int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]), reverse=True)
-        gpus = counts[launch.nodes - 1] if len(counts) >= launch.nodes else counts[-1]
+    launch = config.launch
+    gpus = len(machine.gpus) if launch.gpus is None else launch.gpus
     output, logs = (str(Path(name).absolute()) for name in (config.output_dir, launch.log_dir))
     local = dataclasses.replace(launch, backend="local", gpus=gpus, log_dir=logs, node_rank=None, master=None)
     config = dataclasses.replace(config, run_name=config.run_name or run_name, output_dir=output, launch=local)
     plan = make_plan(config, run_name, Machine.of(gpus))
     environment = {RESUME_COMMAND: resume, **for_children(flatten(config))}
     if plan.server is not None and plan.server.is_ours:
-        environment[ENGINE_KEY] = secrets.token_urlsafe(32)
+        environment[RUN_KEY] = secrets.token_urlsafe(32)
     asked: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -382,16 +416,17 @@ def run_on_ray(config: Config, run_name: str, resume: str, command: Sequence[str
             try:
                 if not nodes.place(launch.start_timeout, lambda: bool(asked)):
                     return 128 + asked[0]
-                about = nodes.check(folder, threads)
-                hosts = ", ".join(f"node {node} {one['host']}" for node, one in enumerate(about))
-                console.say(f"on Ray: {hosts}.")
-                commands = [_words(command, plan, node, about[0]["address"]) for node in range(plan.nodes)]
-                nodes.start(config, commands, environment)
-                _watch(nodes, asked)
+                about = nodes.check(folder, threads, launch.start_timeout, lambda: bool(asked))
+                if about:
+                    hosts = ", ".join(f"node {node} {one['host']}" for node, one in enumerate(about))
+                    console.say(f"on Ray: {hosts}.")
+                    commands = [_words(command, plan, node, about[0]["address"]) for node in range(plan.nodes)]
+                    nodes.start(config, commands, environment)
+                    _watch(nodes, asked)
             finally:
                 nodes.release()
             code = next((nodes.codes[node] for node in sorted(nodes.codes) if nodes.codes[node]), 0)
-            if asked and code:
+            if asked and (code or not about):
                 return 128 + asked[0]
             if not nodes.lost or not code:
                 return code
@@ -401,6 +436,9 @@ def run_on_ray(config: Config, run_name: str, resume: str, command: Sequence[str
                     f"from the newest checkpoint: {resume}"
                 )
             restarts -= 1
+            until = time.monotonic() + launch.stop_timeout + _GRACE_SECONDS
+            while RunDirectory(plan.logs).is_locked() and time.monotonic() < until:
+                time.sleep(_LOOK_SECONDS)  # a launcher that lost its actor alone is still stopping
             console.say(f"the run is placed again and resumes ({restarts} such restarts left).")
             config = dataclasses.replace(config, resume="auto", overwrite=False)
 
@@ -439,6 +477,8 @@ def run_jobs(runner: Callable[[Any], Any], numbers: Sequence[int], config: Confi
     ray = connect()
     folder, threads = folder_of_driver(ray, config), threads_of_driver(ray)
     gpus = config.launch.gpus
+    if gpus is not None and gpus > 1:
+        raise LaunchError(f"launch.gpus={gpus}: each job of a sweep is one process, on one GPU or none (0).")
     if gpus is None:
         gpus = int(ray.cluster_resources().get("GPU", 0) > 0)
     variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLE)}

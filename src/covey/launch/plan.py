@@ -253,11 +253,8 @@ def _with_number(config: Config, machine: Machine, run_name: str = "") -> tuple[
     """The config with a number of servers, where `auto` has one to choose."""
     if config.training.vllm_servers != AUTO:
         return config, []
-    from covey.launch.servers import resolved, with_servers
+    from covey.launch.servers import resolved
 
-    serves = config.training.vllm_mode == "server" or leaves_place_open(config)
-    if not config.training.use_vllm or not serves or is_elsewhere(config):
-        return with_servers(config, 1), []
     return resolved(config, machine, None, Path(config.output_dir) / (config.run_name or run_name))
 
 
@@ -512,13 +509,16 @@ def _server(plan: LaunchPlan, number: int, layout: _Layout, config: Config, pyth
     node, _, gpus = layout.servers[number]
     words: dict[str, object] = {
         "--model": resolve_model(server.model) if server.model in STARTERS else server.model,
-        "--host": server.host,  # on several nodes only the address by which the others reach it
+        # On several nodes only the address by which the others reach it; node 0 may know another one.
+        "--host": "0.0.0.0" if node == 0 and plan.nodes > 1 else server.host,
         "--port": server.port,
         "--tensor-parallel-size": training.vllm_tensor_parallel_size,
         "--max-model-len": max_model_length(config),
         "--gpu-memory-utilization": training.values.get("vllm_gpu_memory_utilization", MEMORY_SHARE),
         "--dtype": server_dtype(config, on_cpu=not layout.gpus),
     }
+    if len(plan.servers) > 1:  # by vLLM's default, all would draw the same
+        words["--seed"] = (config.seed + number) % 2**32
     if model.revision:
         words["--revision"] = model.revision
     if training.vllm_model_impl != "vllm":

@@ -21,7 +21,7 @@ import yaml
 
 from covey.config import Config, TrainingConfig
 from covey.config.groups.training import check_geometry, training_fields
-from covey.config.vllm import AUTO
+from covey.config.vllm import AUTO, is_elsewhere, leaves_place_open
 from covey.errors import ConfigError, CoveyError
 from covey.launch.machine import Machine, counted_gpus
 from covey.model.load import read_model_config
@@ -195,6 +195,10 @@ def resolved(config: Config, machine: Machine, times: Path | None, run: Path) ->
     if training.vllm_servers != AUTO:
         return config, []
     gpus = 0 if training.use_cpu else len(machine.gpus) if launch.gpus is None else launch.gpus
+    is_open = leaves_place_open(config)
+    shares = is_open and (config.model.reasoning_vocab_size or not legal_servings(config, gpus))
+    if not training.use_vllm or is_elsewhere(config) or shares or not (is_open or training.vllm_mode == "server"):
+        return with_servers(config, 1), []
     before = (_training_of(RunDirectory(run)) or {}).get("vllm_servers")
     if isinstance(before, int) and not config.overwrite:
         return with_servers(config, before), [f"vLLM servers: {before}, with which the run began (auto)."]

@@ -250,6 +250,7 @@ def sample(name: str) -> Any:
         "scale_rewards": "batch",
         "optim_target_modules": ["q", "v"],
         "pad_to_multiple_of": 8,
+        "vllm_servers": 2,
         "debug": "underflow_overflow",
         "torch_compile_mode": "max-autotune",
         "cache_implementation": "static",

@@ -152,6 +152,34 @@ def test_a_server_that_is_gone_is_left_out_until_it_is_back(
     assert [one.weights for one in servers] == [{"weight": 6.0}] * 3
 
 
+@pytest.mark.parametrize("dead", [0, 2])
+def test_a_server_that_dies_in_a_round_and_is_gone_at_the_sync(
+    servers: list[EngineServer], client: EngineClients, dead: int
+) -> None:
+    port = servers[dead].server_port
+    servers[dead].stop()
+    assert client.generate(PROMPTS, n=1)["completion_ids"] == _expected(1)
+    _sync(client, 2.0)
+    assert client.take_lost() is None
+    others = [one for number, one in enumerate(servers) if number != dead]
+    assert [one.weights for one in others] == [{"weight": 4.0}] * 2
+    servers[dead] = EngineServer("later", port=port)
+    _sync(client, 3.0)
+    assert [one.weights for one in servers] == [{"weight": 6.0}] * 3
+
+
+def test_a_server_that_answers_500_is_lost(servers: list[EngineServer], client: EngineClients) -> None:
+    """As one does whose engine has died, before it exits."""
+    servers[1].fails = True
+    assert client.generate(PROMPTS, n=1)["completion_ids"] == _expected(1)
+    assert len(client.live) == 2
+    client.reconnect()
+    client.update_named_params([], iter([("weight", torch.ones(2))]))
+    assert "did not take the weights" in str(client.take_lost())
+    client.reset_prefix_cache()
+    assert client.live[1].prompt_logps([[3, 4]]) is None
+
+
 def test_each_server_is_probed(servers: list[EngineServer], client: EngineClients) -> None:
     servers[1].takes_weights = False
     _sync(client, 2.0)

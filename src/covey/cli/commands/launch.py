@@ -7,7 +7,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +78,19 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.launch.plan import make_plan, training_processes
     from covey.launch.slurm import job_id
 
-    machine = this_machine()
-    composed = request.compose(partial(training_processes, machine=machine))
+    here = this_machine()
+    there: dict[int, Machine] = {}
+
+    def machine_of(config: Config) -> Machine:
+        if config.launch.backend != "ray" or config.launch.gpus is not None or planned:
+            return here
+        from covey.launch.on_ray import machine_of_cluster
+
+        return there.setdefault(config.launch.nodes, machine_of_cluster(config.launch.nodes))
+
+    composed = request.compose(lambda config: training_processes(config, machine_of(config)))
     config = composed.config
+    machine = machine_of(config)
     auto = config.training.vllm_servers == "auto"
     if arguments.times and not arguments.plan and not auto:
         raise ConfigError(
@@ -101,7 +110,9 @@ def run(arguments: argparse.Namespace) -> int:
     if auto and arguments.times:
         from covey.launch.servers import resolved
 
-        config, notes = resolved(config, machine, Path(arguments.times), Path(config.output_dir) / name)
+        config, notes = resolved(
+            config, machine, Path(arguments.times), Path(config.output_dir) / (config.run_name or name)
+        )
         composed = dataclasses.replace(composed, config=config, notes=(*composed.notes, *notes))
         for note in notes:
             print(f"· {note}", file=sys.stderr)
@@ -149,7 +160,7 @@ def _start(arguments: argparse.Namespace, config: Config, name: str, machine: Ma
     if config.launch.backend == "ray":
         from covey.launch.on_ray import run_on_ray
 
-        return run_on_ray(config, name, resume)
+        return run_on_ray(config, name, machine, resume)
     seat = this_seat(config)
     if seat.nodes > 1 and config.run_name is None and job_id() is None:
         raise ConfigError(f"launch.nodes={seat.nodes}: set run_name=NAME, the same on all nodes, by which they meet.")
@@ -223,7 +234,11 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
             "Secrets of the config (such as training.hub_token) reach a Slurm job by its environment, which "
             "launch.slurm.options=--export=… keeps from it: write --export=ALL,…, or log in on the nodes instead."
         )
-    words = without_words([word for word in arguments.given[1:] if word not in ("--slurm", "--dry-run")])
+    given = [word for word in arguments.given[1:] if word not in ("--slurm", "--dry-run")]
+    if arguments.times:  # which have decided
+        at = next(at for at, word in enumerate(given) if word.startswith("--times"))
+        given[at : at + 1 + ("=" not in given[at])] = [f"training.vllm_servers={config.training.vllm_servers}"]
+    words = without_words(given)
     if config.launch.backend != "local":
         words.append("launch.backend=local")
     if config.run_name is None:

@@ -252,8 +252,12 @@ class ServerEngine:
         Returns the addresses of servers that did not answer some of them, with the reasons."""
         servers, began = list(self._client.live), time.monotonic()
         of_row = {row: servers[at * len(servers) // len(payloads)] for at, row in enumerate(payloads)}
-        threads = ThreadPoolExecutor(min(self._concurrency * len(servers), len(payloads)) or 1)
-        rows = {threads.submit(self._complete, of_row[row], one, most): row for row, one in payloads.items()}
+        most_of_one = min(self._concurrency, len(payloads)) or 1
+        threads = {server.base_url: ThreadPoolExecutor(most_of_one) for server in servers}
+        rows = {
+            threads[of_row[row].base_url].submit(self._complete, of_row[row], one, most): row
+            for row, one in payloads.items()
+        }
         pending, stopped, lost = set(rows), False, dict[str, str]()
         worked: dict[str, tuple[float, int]] = {}
         try:
@@ -277,7 +281,8 @@ class ServerEngine:
                     self._abort(pending, servers)
         finally:
             self._abort(pending, servers)  # where something was raised
-            threads.shutdown()
+            for pool in threads.values():
+                pool.shutdown()
         for server in servers:
             self._client.note(server, *worked.get(server.base_url, (0.0, 0)))
         return lost

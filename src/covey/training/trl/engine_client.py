@@ -148,7 +148,7 @@ class EngineClient(VLLMClient):
         url = f"{self.base_url}/health"
         if requests.get(url, timeout=_LOOK_SECONDS).status_code != 200:
             raise EngineError(f"The vLLM server at {self.base_url} is not well.")
-        self._get(f"{self.base_url}/v1/models")
+        self.session.get(f"{self.base_url}/v1/models", timeout=_LOOK_SECONDS).raise_for_status()
 
     @property
     def is_new(self) -> bool:

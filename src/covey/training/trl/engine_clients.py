@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import requests
 import torch
 from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
 from covey.config.vllm import LOCAL_HOSTS
 from covey.errors import EngineError
@@ -23,7 +24,7 @@ from covey.training.trl.engine_client import EngineClient
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_ASK_AGAIN = 1
+_ASK_AGAIN = Retry(total=1, status_forcelist=(500, 502, 503), allowed_methods=None)
 """Retries of a request: where TRL's client would try for a minute, another server answers."""
 _REQUESTS = 64
 """At once to a server, as TRL's client sends them."""
@@ -37,7 +38,7 @@ def connect(base_url: str | Sequence[str] | None, **kwargs: Any) -> EngineClient
         base_url: their addresses.
         kwargs: `EngineClient`'s.
     """
-    if base_url is None or isinstance(base_url, str):
+    if not base_url or isinstance(base_url, str):
         return EngineClient(base_url=base_url, **kwargs)
     return EngineClient(base_url=base_url[0], **kwargs) if len(base_url) == 1 else EngineClients(base_url, **kwargs)
 
@@ -59,6 +60,8 @@ class EngineClients:
             self.all = list(threads.map(client, urls))
         self.live: list[EngineClient] = list(self.all)
         """Those that have the weights."""
+        self._joined: list[EngineClient] = []
+        """Those that the transfer of weights was set up with."""
         self.lost: str | None = None
         self._seconds, self._tokens = [0.0] * len(urls), [0] * len(urls)
         self._times_lost = [0] * len(urls)
@@ -91,7 +94,7 @@ class EngineClients:
         self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         for one in self.all:
             one.peers = ()
-        first, *others = self.live
+        first, *others = self._joined = list(self.live)
         first.peers = others
         first.init_communicator(self._device)
         for other in others:
@@ -121,12 +124,12 @@ class EngineClients:
                     "The vLLM server at %s does not answer: %d of %d generate until it does.",
                     one.base_url, len(there), len(self.all),
                 )  # fmt: skip
-        if there != self.live or any(one.is_new for one in there):
+        self.live = there
+        if there != self._joined or any(one.is_new for one in there):
             self.close_communicator()
             for one in there:
                 if one.is_new:
                     one.forget_adapters()
-            self.live = there
             self.init_communicator(self._device)
 
     def take_lost(self) -> str | None:
@@ -149,7 +152,8 @@ class EngineClients:
 
     def close_communicator(self) -> None:
         """As TRL's."""
-        self.live[0].close_communicator()
+        for one in self.all:
+            one.close_communicator()
 
     def adapter_refusal(self, rank: int) -> str | None:
         """As `EngineClient`'s, of the first server that refuses."""

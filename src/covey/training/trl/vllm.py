@@ -218,7 +218,9 @@ class EngineGeneration(VLLMGeneration):
             if self.mode == "server" and self._has_engine:
                 self.vllm_client.drop_adapters()
             send_whole(self._lora_sync, f"{wrong}; random weights of the adapter change the trainer's by {moved:.3g}")
-        self._is_proven = self.mode != "server" or self._broadcast_from_main(lambda: self.vllm_client.lost is None)
+        self._is_proven = self.mode != "server" or self._broadcast_from_main(
+            lambda: all(one.lost is None for one in (self.vllm_client, *self.vllm_client.live))
+        )
 
     def generate(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """As TRL's. Completions of a server without the current weights are discarded and generated again. Raises an
