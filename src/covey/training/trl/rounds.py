@@ -128,7 +128,7 @@ class AsynchronousRounds:
         number = trainer._step // trainer._generate_every
         with profiling_context(trainer, "sync_weights"):
             snapshot = self._keep_weights(number)
-            if trainer.use_vllm and self._engine is None:
+            if trainer.args.use_vllm and self._engine is None:  # `use_vllm` itself is replaced meanwhile
                 trainer.vllm_generation.expect(number)
         with profiling_context(trainer, "engine.generate"):
             groups = self._from_main(lambda: self._advance(number, snapshot))
