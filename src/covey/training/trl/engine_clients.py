@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import requests
 import torch
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
+from requests.adapters import HTTPAdapter, Retry
 
 from covey.config.vllm import LOCAL_HOSTS
 from covey.errors import EngineError
