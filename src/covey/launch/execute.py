@@ -174,7 +174,7 @@ def _with_secrets(config: Config, plan: LaunchPlan) -> LaunchPlan:
     if plan.server is None or not plan.server.is_ours:
         return plan
     try:
-        key = {ENGINE_KEY: os.environ.get(RUN_KEY) or plan.key_file.read_text(encoding="utf-8")}
+        key = {ENGINE_KEY: os.environ.pop(RUN_KEY, None) or plan.key_file.read_text(encoding="utf-8")}
     except FileNotFoundError:
         raise LaunchError(
             f"{plan.key_file} is gone: the run ended on its first node before this node started."

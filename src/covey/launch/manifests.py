@@ -18,7 +18,6 @@ from covey.launch.slurm import render as job_script
 _FILE = "covey-{name}.yaml"
 _GPUS = ("H200", "H100", "A100-80GB")
 """What SkyPilot may take, since no key of Covey's names a kind."""
-_VLLM = "[vllm]"
 
 
 def render(config: Config, run_name: str, machine: Machine, kind: str) -> str:
@@ -55,7 +54,7 @@ def render(config: Config, run_name: str, machine: Machine, kind: str) -> str:
         secret.append("HF_TOKEN")
     if "wandb" in flatten(config)["training.report_to"]:
         secret.append("WANDB_API_KEY")
-    extra = _VLLM if config.training.use_vllm else ""
+    extra = "[vllm]" if config.training.use_vllm else ""
     content = {
         "name": f"covey-{plan.run.name}",
         "num_nodes": config.launch.nodes,

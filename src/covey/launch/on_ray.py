@@ -248,7 +248,10 @@ class _Nodes:
         """Where the nodes are; nothing if that was stopped, or one was `lost`. Raises a `LaunchError` where one has
         other versions, does not share the folders, or does not answer."""
         ray, plan = self._ray, self._plan
-        tokens = {at.absolute() / f".covey-{secrets.token_hex(8)}": secrets.token_hex(8) for at in _shared(plan)}
+        tokens = {
+            at.absolute() / f".covey-{secrets.token_hex(8)}": secrets.token_hex(8)
+            for at in {plan.run.parent, plan.logs}
+        }
         try:
             for file, token in tokens.items():
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -362,10 +365,6 @@ class _Nodes:
         name = "" if node == 0 else f"[node {node}] "
         sys.stdout.write("".join(f"{name}{line}\n" for line in text.splitlines()))
         sys.stdout.flush()
-
-
-def _shared(plan: LaunchPlan) -> set[Path]:
-    return {plan.run.parent, plan.logs}
 
 
 def machine_of_cluster(nodes: int) -> Machine:

@@ -79,14 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.launch.slurm import job_id
 
     here = this_machine()
-    there: dict[int, Machine] = {}
 
     def machine_of(config: Config) -> Machine:
         if config.launch.backend != "ray" or config.launch.gpus is not None or planned:
             return here
         from covey.launch.on_ray import machine_of_cluster
 
-        return there.setdefault(config.launch.nodes, machine_of_cluster(config.launch.nodes))
+        return machine_of_cluster(config.launch.nodes)
 
     composed = request.compose(lambda config: training_processes(config, machine_of(config)))
     config = composed.config
